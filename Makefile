@@ -1,0 +1,63 @@
+# Every command a person needs; `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp-$(shell cat requirements.lock pyproject.toml | cksum | tr -d ' ')
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List the commands
+	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+.PHONY: setup
+setup: $(STAMP) ## Prepare .venv with everything that the project needs
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing dependencies into $(VENV) (about a minute the first time) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@rm -f $(VENV)/.stamp-* && touch $@
+
+.PHONY: start
+start: setup ## Set up, start the platform and let a first agent do a small task
+	@exec $(BIN)/managed-agents demo --serve
+
+.PHONY: up
+up: setup ## Start the platform and nothing else
+	@exec $(BIN)/managed-agents up
+
+.PHONY: test
+test: setup lint ## Run every check and test
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup tests
+
+.PHONY: test-unit
+test-unit: setup ## Run the tests that need no server
+	@$(BIN)/python -m pytest tests/unit
+
+.PHONY: lint
+lint: setup ## Check style, imports and contracts
+	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .
+	@$(BIN)/lint-imports --no-cache | tail -n 3
+	@$(BIN)/buf lint
+
+.PHONY: types
+types: setup ## Check types
+	@$(BIN)/basedpyright
+
+.PHONY: fmt
+fmt: setup ## Format the code
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format --quiet .
+
+.PHONY: proto
+proto: setup ## Regenerate gen/ from protos/
+	@rm -rf gen/managed_agents && mkdir -p gen
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I protos --python_out=gen --grpc_python_out=gen --mypy_out=gen --mypy_grpc_out=gen $$(find protos -name '*.proto' | sort)
+	@find gen/managed_agents -type d -exec touch {}/__init__.py \;
+
+.PHONY: clean
+clean: ## Remove what make and the tests made
+	@rm -rf $(VENV) .venv-* .pytest_cache .ruff_cache .hypothesis .managed-agents
