@@ -1,0 +1,1 @@
+"""The rpcs of the sessions service: one method, one transaction, one answer."""

@@ -1,0 +1,1 @@
+"""SQL of the sessions service: one method, one statement."""
