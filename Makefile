@@ -29,8 +29,22 @@ start: setup ## Set up, start the platform and let a first agent do a small task
 up: setup ## Start the platform and nothing else
 	@exec $(BIN)/managed-agents up
 
+LEGACY := .venv-legacy/.stamp
+NODE_MODULES := tests/clients/typescript/node_modules/.package-lock.json
+
+$(LEGACY): tests/clients/legacy/requirements.lock
+	@$(PYTHON) -m venv .venv-legacy
+	@.venv-legacy/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+$(NODE_MODULES): tests/clients/typescript/package-lock.json | setup
+	@cd tests/clients/typescript && PATH="$(abspath $(BIN)):$$PATH" npm ci --silent --no-audit --no-fund --no-update-notifier
+
+.PHONY: clients
+clients: $(LEGACY) $(NODE_MODULES) ## Prepare the published clients that the tests drive
+
 .PHONY: test
-test: setup lint ## Run every check and test
+test: setup clients lint ## Run every check and test
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup tests
 
 .PHONY: test-unit

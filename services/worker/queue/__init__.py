@@ -1,0 +1,5 @@
+"""The work queue of self-hosted environments.
+
+Tables (schema `worker`): `work_items`.
+Rpcs: `QueueService`.
+"""

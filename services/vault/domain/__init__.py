@@ -1,0 +1,1 @@
+"""Pure rules of the vault: sealing and the settings document."""

@@ -1,0 +1,81 @@
+"""A whole platform for tests: `managed-agents up` on a free port and a fresh folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from kit.testing import await_until, free_port
+
+START_SECONDS, STOP_SECONDS = 60, 30
+SECRETS_OF_THE_HOST = ("ANTHROPIC_", "OPENAI_", "MANAGED_AGENTS_", "OTEL_")
+
+
+class Platform:
+    """A running platform. `url` is its origin, `data_dir` its folder, `process` its supervisor."""
+
+    def __init__(self, data_dir: Path, *, environment: Mapping[str, str] | None = None, arguments: tuple[str, ...] = ()):
+        self.data_dir = data_dir
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._output = data_dir.with_suffix(".out")
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(SECRETS_OF_THE_HOST)}
+        command = [str(Path(sys.executable).with_name("managed-agents")), "up"]
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*command, "--port", str(self.port), "--data-dir", str(data_dir), *arguments],
+                env={**clean, **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_healthy(self) -> None:
+        """Returns when the gateway says that it is ready; AssertionError with the output otherwise."""
+        await_until(lambda: self.process.poll() is not None or self.is_ready(), timeout=START_SECONDS)
+        assert self.process.poll() is None, f"up ended with {self.process.returncode}: {self.output()}"
+
+    def is_ready(self) -> bool:
+        """Whether the gateway answers its readiness check."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/v1/x/health?ready=true", timeout=2) as response:
+                return response.status == 200
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def output(self) -> str:
+        """What `up` printed so far."""
+        return self._output.read_text(errors="replace")
+
+    def logs(self) -> str:
+        """Every line that the services logged."""
+        return "\n".join(path.read_text(errors="replace") for path in sorted((self.data_dir / "logs").glob("*.log")))
+
+    def stop(self) -> int:
+        """Ctrl-C, as a person would; returns the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        return self.process.wait(STOP_SECONDS)
+
+
+@contextmanager
+def running_platform(data_dir: Path, **options) -> Iterator[Platform]:
+    """Starts a platform, waits for it, and stops it whatever happens."""
+    platform = Platform(data_dir, **options)
+    try:
+        platform.wait_healthy()
+        yield platform
+    finally:
+        try:
+            platform.stop()
+        except subprocess.TimeoutExpired:
+            os.killpg(platform.process.pid, signal.SIGKILL)
+            raise
