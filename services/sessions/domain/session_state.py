@@ -1,0 +1,104 @@
+"""Where a session stands, as far as its log and its turn are concerned.
+
+One value of this is loaded under the session's row lock, moved by the state machine in
+`domain/turn.py`, and saved in the same transaction as the events of the move.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """The local vocabulary of a session's status."""
+
+    IDLE = "idle"
+    RUNNING = "running"
+    RESCHEDULING = "rescheduling"
+    REQUIRES_ACTION = "requires_action"
+    TERMINATED = "terminated"
+    TIMED_OUT = "timed_out"
+
+
+class TurnState(StrEnum):
+    """Whether there is a turn, and whether somebody runs it."""
+
+    NONE = "none"
+    READY = "ready"
+    LEASED = "leased"
+
+
+class CallKind(StrEnum):
+    """What a parked call waits for."""
+
+    CONFIRMATION = "confirmation"
+    CUSTOM = "custom"
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCall:
+    """A call that a client must answer before the turn goes on."""
+
+    event_id: str
+    block_id: str
+    kind: CallKind
+    answered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadInput:
+    """A client's input that arrived during a turn and that no model request has read."""
+
+    seq: int
+    starts_turn: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """Tokens that were spent."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    cache_creation_5m_input_tokens: int = 0
+    cache_creation_1h_input_tokens: int = 0
+
+    def __add__(self, other: "TokenUsage") -> "TokenUsage":
+        return TokenUsage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_read_input_tokens + other.cache_read_input_tokens,
+            self.cache_creation_5m_input_tokens + other.cache_creation_5m_input_tokens,
+            self.cache_creation_1h_input_tokens + other.cache_creation_1h_input_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """The moving part of a session."""
+
+    workspace_id: str
+    id: str
+    thread_id: str
+    agent_name: str
+    updated_at: datetime
+    created_at: datetime
+    revision: int = 1
+    budget: str | None = None
+    archived_at: datetime | None = None
+    deleted_at: datetime | None = None
+    status: Status = Status.IDLE
+    last_seq: int = 0
+    input_seq: int = 0
+    turn_epoch: int = 0
+    turn_state: TurnState = TurnState.NONE
+    turn_attempt: int = 0
+    turn_holder: str = ""
+    interrupt_seq: int = 0
+    unread: tuple[UnreadInput, ...] = ()
+    pending: tuple[PendingCall, ...] = ()
+    stop_reason: str = ""
+    usage: TokenUsage = TokenUsage()
+    active_seconds: float = 0.0
+    running_since: datetime | None = None
+    traceparent: str = ""
