@@ -21,7 +21,9 @@ SECRETS_OF_THE_HOST = ("ANTHROPIC_", "OPENAI_", "MANAGED_AGENTS_", "OTEL_")
 class Platform:
     """A running platform. `url` is its origin, `data_dir` its folder, `process` its supervisor."""
 
-    def __init__(self, data_dir: Path, *, environment: Mapping[str, str] | None = None, arguments: tuple[str, ...] = ()):
+    def __init__(
+        self, data_dir: Path, *, environment: Mapping[str, str] | None = None, arguments: tuple[str, ...] = ()
+    ) -> None:
         self.data_dir = data_dir
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
