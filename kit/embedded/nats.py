@@ -63,11 +63,19 @@ class EmbeddedNats(SharedServer):
 
     def _launch(self) -> None:
         program = binaries.nats_server()
+        processes.wait_until(self._predecessor_gone, 5.0)
         for former in [_ANY_PORT] if self._former_port() is None else [self._former_port(), _ANY_PORT]:
             mark = self._log_mark()
             if self._serve(program, former or _ANY_PORT):
                 return
         raise self._failed("to start", mark)
+
+    def _predecessor_gone(self) -> bool:
+        """A killed server loses its arguments a moment before its port; without this wait the port would change."""
+        try:
+            return not processes.runs(int(self._pid_file.read_text()), program=self.program)
+        except (OSError, ValueError):
+            return True
 
     def _serve(self, program: Path, port: int) -> bool:
         """Whether a server came up; it may not when another program took the port meanwhile."""

@@ -4,6 +4,7 @@ Crash behaviour: a stale postmaster.pid (dead, zombie, or recycled by another pr
 only after no live postgres works in the folder; an initdb that was cut off never served anyone and is made anew.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -69,6 +70,12 @@ class EmbeddedPostgres(SharedServer):
 
     def address(self) -> str:
         return dsn(user=SUPERUSER, database="postgres", host=str(self.socket_dir))
+
+    def _leave(self) -> None:
+        super()._leave()
+        if self.socket_dir.parent != self.data_dir and self.pid() is None:
+            with contextlib.suppress(OSError):
+                self.socket_dir.rmdir()
 
     @property
     def socket_dir(self) -> Path:

@@ -44,6 +44,15 @@ def runs(pid: int, *, program: str, folder: Path | None = None, argument: str | 
         return False
 
 
+def ended(pid: int) -> bool:
+    """Whether the process is gone or only waits to be reaped. Exact right after a signal, before a pid is recycled."""
+    try:
+        os.kill(pid, 0)
+        return _HAS_PROC and _name_and_state(pid)[1] in "ZXx"
+    except (ProcessLookupError, FileNotFoundError):
+        return True
+
+
 def _name_and_state(pid: int) -> tuple[str, str]:
     text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     name, _, rest = text.partition("(")[2].rpartition(")")

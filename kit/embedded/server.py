@@ -44,7 +44,7 @@ class SharedServer(abc.ABC):
             self._users.join()
             try:
                 if self.pid() is None:
-                    self._reap()
+                    self._disown()
                     self._launch()
                 return self.address()
             except BaseException:
@@ -63,7 +63,7 @@ class SharedServer(abc.ABC):
         pid = self.pid()
         if pid is not None:
             processes.send(pid, signal.SIGKILL)
-            processes.wait_until(lambda: self.pid() is None, _STOP_SECONDS)
+            self._await_end(pid, _STOP_SECONDS)
         self._reap()
 
     @abc.abstractmethod
@@ -92,15 +92,23 @@ class SharedServer(abc.ABC):
         if pid is not None and self._users.empty():
             self._terminate(pid)
         self._reap()
-        if self._child is not None:
-            _left_running.append(self._child)
-            self._child = None
+        self._disown()
 
     def _terminate(self, pid: int) -> None:
         for number, patience in ((signal.SIGINT, _STOP_SECONDS), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)):
             processes.send(pid, number)
-            if processes.wait_until(lambda: self.pid() is None, patience):
+            if self._await_end(pid, patience):
                 return
+
+    def _await_end(self, pid: int, patience_seconds: float) -> bool:
+        """A child of ours is reaped here, so that nobody takes its zombie for a server."""
+
+        def gone() -> bool:
+            if self._child is not None and self._child.pid == pid:
+                return self._child.poll() is not None
+            return processes.ended(pid)
+
+        return processes.wait_until(gone, patience_seconds)
 
     def _spawn(self, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
         """Run a server program in its own session, with its output in the log."""
@@ -128,6 +136,12 @@ class SharedServer(abc.ABC):
                 said = "\n  ".join(lines[-6:])
                 return EmbeddedServerError(f"{self.program} failed {doing} (log: {self.log_path}):\n  {said}")
         return EmbeddedServerError(f"{self.program} failed {doing}; its log {self.log_path} says nothing.")
+
+    def _disown(self) -> None:
+        if self._child is not None:
+            _left_running.append(self._child)
+            self._child = None
+        self._reap()
 
     def _reap(self) -> None:
         if self._child is not None and self._child.poll() is not None:
