@@ -1,0 +1,1 @@
+"""Who may come in, and speaking which contract. Decided from headers and path alone."""

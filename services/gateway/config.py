@@ -1,0 +1,46 @@
+"""Settings of the gateway; read here and nowhere else."""
+
+from __future__ import annotations
+
+from pydantic import Field, SecretStr, field_validator
+
+from kit.config import BaseServiceSettings
+
+DEFAULT_VERSIONS = ("2023-06-01", "2026-10-21")
+
+
+class GatewaySettings(BaseServiceSettings):
+    """Everything that the environment may tell the gateway."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=3000, ge=0, le=65535)
+    api_key: SecretStr | None = None
+    sessions_address: str
+    vault_address: str = ""
+    scheduler_address: str = ""
+    queue_address: str = ""
+    runner_address: str = ""
+    # Comma-separated in the environment.
+    anthropic_versions: str = ",".join(DEFAULT_VERSIONS)
+    cors_origins: str = ""
+    # Seconds that open requests and streams get when the process stops.
+    shutdown_seconds: float = Field(default=10.0, gt=0, le=300)
+    # Seconds that one call to a service may take.
+    call_seconds: float = Field(default=30.0, gt=0, le=300)
+
+    @field_validator("api_key")
+    @classmethod
+    def _empty_key_is_none(cls, value: SecretStr | None) -> SecretStr | None:
+        return value if value is not None and value.get_secret_value() else None
+
+    def supported_versions(self) -> frozenset[str]:
+        """The `anthropic-version` values that are admitted."""
+        return frozenset(_split(self.anthropic_versions))
+
+    def allowed_origins(self) -> tuple[str, ...]:
+        """Origins whose pages may call the API; none by default."""
+        return tuple(_split(self.cors_origins))
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

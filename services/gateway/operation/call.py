@@ -1,0 +1,116 @@
+"""What a handler gets, and what it may answer with."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.types import Receive, Scope
+
+from managed_agents.sessions.v1.common_pb2 import Idempotency
+
+from ..admission.credentials import Principal
+from ..clients import CallContext, Clients
+from ..errors import InvalidRequest
+
+MAX_KEY_LENGTH = 255
+KEY_KEEP_SECONDS = 86_400
+RETRY_KEEP_SECONDS = 120
+KEY_HEADER = "idempotency-key"
+RETRY_HEADER = "x-stainless-retry-count"
+SCOPE_KEY = "managed_agents.admitted"
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that passed authentication and admission."""
+
+    request_id: str
+    principal: Principal
+    published: bool
+    headers: Mapping[str, str]
+
+    def context(self) -> CallContext:
+        """What every rpc of this request carries."""
+        return CallContext(
+            workspace_id=self.principal.workspace_id,
+            request_id=self.request_id,
+            principal_id=self.principal.id,
+            published_contract=self.published,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer whose status or headers differ from the operation's own."""
+
+    body: bytes
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(slots=True)
+class Call:
+    """One request on its way through a handler."""
+
+    admitted: Admitted
+    clients: Clients
+    scope: Scope
+    receive: Receive
+    path: Mapping[str, str]
+    query: Mapping[str, Any] = field(default_factory=dict)
+    raw_body: bytes = b""
+    body: Any = None
+
+    @property
+    def published(self) -> bool:
+        """True where the caller reads the published projection."""
+        return self.admitted.published
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Request headers by lower-case name."""
+        return self.admitted.headers
+
+    @property
+    def request_id(self) -> str:
+        """The id under which both sides log the request."""
+        return self.admitted.request_id
+
+    @property
+    def context(self) -> CallContext:
+        """What every rpc of this call carries."""
+        return self.admitted.context()
+
+    async def ask(self, rpc: Any, request: Any, *, seconds: float | None = None) -> Any:
+        """Call a service under this request's context; its refusal is raised as it is."""
+        return await self.clients.ask(rpc, request, self.context, seconds=seconds)
+
+    def idempotency(self) -> Idempotency:
+        """How a repeat of this write is recognised.
+
+        With a key, the key decides for a day. Without one, the published client's
+        retries are recognised by their content for two minutes: the first try takes
+        the place of a former answer, a later one is answered by it.
+        """
+        key = self.headers.get(KEY_HEADER)
+        retries = self.headers.get(RETRY_HEADER, "")
+        if key is None and not (retries.isdecimal() and len(retries) <= 4):
+            return Idempotency()
+        method, path = self.scope["method"], self.scope["path"]
+        principal = self.admitted.principal.id
+        fingerprint = hashlib.sha256("\n".join((method, path, "")).encode("utf-8", "replace") + self.raw_body).digest()
+        if key is None:
+            scoped = hashlib.sha256(f"{principal}\n".encode() + fingerprint).hexdigest()
+            return Idempotency(
+                key=f"retry:{scoped}",
+                fingerprint=fingerprint,
+                keep_seconds=RETRY_KEEP_SECONDS,
+                first_try=int(retries) == 0,
+            )
+        if not 1 <= len(key) <= MAX_KEY_LENGTH:
+            raise InvalidRequest(f"Idempotency-Key must be 1 to {MAX_KEY_LENGTH} characters long.")
+        scoped = hashlib.sha256("\n".join((principal, method, path, key)).encode("utf-8", "replace")).hexdigest()
+        return Idempotency(key=f"key:{scoped}", fingerprint=fingerprint, keep_seconds=KEY_KEEP_SECONDS)

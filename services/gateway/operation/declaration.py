@@ -1,0 +1,40 @@
+"""The declaration of one route."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from .body import DEFAULT_MAX_BODY_BYTES
+from .call import Call
+from .query import Parameter
+
+Handler = Callable[[Call], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method on one path; see the package's docstring."""
+
+    method: str
+    path: str
+    handler: Handler
+    tag: str
+    summary: str
+    description: str = ""
+    body: type[BaseModel] | None = None
+    query: tuple[Parameter, ...] | None = None
+    response: type[BaseModel] | None = None
+    status: int = 200
+    # Further success statuses with the same body, for the document.
+    other_statuses: tuple[int, ...] = ()
+    idempotent_write: bool = False
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    stream: bool = False
+    # A route that also streams when asked to, beside its JSON answer.
+    may_stream: bool = False
+    # False for routes that answer before any credential is checked.
+    needs_credential: bool = True

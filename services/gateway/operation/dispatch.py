@@ -1,0 +1,109 @@
+"""Runs an operation: query, body, handler, answer; and builds the served routes.
+
+Routes are plain ASGI endpoints on Starlette routes inside the FastAPI app: a request
+costs one path match and no dependency machinery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from ..clients import Clients
+from ..errors import InvalidRequest, MethodNotAllowed, RouteNotFound
+from . import body as request_body
+from . import query as request_query
+from .call import SCOPE_KEY, Admitted, Answer, Call
+from .declaration import Operation
+from .validation import refusal
+
+MAX_PATH_PARAMETER_LENGTH = 256
+JSON_HEADER = (b"content-type", b"application/json")
+
+
+class PathEndpoint:
+    """Every operation of one path."""
+
+    def __init__(self, operations: Iterable[Operation], clients: Clients) -> None:
+        self._by_method = {operation.method: operation for operation in operations}
+        self._clients = clients
+        allowed = set(self._by_method)
+        readable = self._by_method.get("GET")
+        if readable is not None and not readable.stream:
+            self._by_method["HEAD"] = readable
+            allowed.add("HEAD")
+        self._allow = ", ".join(sorted(allowed))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        operation = self._by_method.get(scope["method"])
+        if operation is None:
+            raise MethodNotAllowed(
+                f"{scope['method'][:16]} is not served on this path. Served here: {self._allow}.", allow=self._allow
+            )
+        call = await prepare(operation, self._clients, scope, receive)
+        result = await operation.handler(call)
+        if isinstance(result, bytes):
+            await send_json(send, operation.status, result)
+        elif isinstance(result, Answer):
+            await send_json(send, result.status, result.body, result.headers)
+        else:
+            await result(scope, receive, send)
+
+
+async def prepare(operation: Operation, clients: Clients, scope: Scope, receive: Receive) -> Call:
+    """Check everything that the declaration says about a request."""
+    admitted: Admitted = scope[SCOPE_KEY]
+    call = Call(admitted, clients, scope, receive, _path_parameters(scope))
+    if operation.query is not None:
+        call.query = request_query.parse(scope.get("query_string", b""), operation.query)
+    if operation.body is not None:
+        request_body.check_headers(admitted.headers, operation.max_body_bytes)
+        call.raw_body = await request_body.read(receive, operation.max_body_bytes)
+        parsed = request_body.parse(call.raw_body)
+        try:
+            call.body = operation.body.model_validate(parsed)
+        except ValidationError as error:
+            raise refusal(operation.body, error) from None
+    return call
+
+
+def _path_parameters(scope: Scope) -> dict[str, str]:
+    parameters: dict[str, str] = scope.get("path_params", {})
+    for name, value in parameters.items():
+        if len(value) > MAX_PATH_PARAMETER_LENGTH or "\x00" in value:
+            raise InvalidRequest(
+                f"{name} must be at most {MAX_PATH_PARAMETER_LENGTH} characters long, without NUL characters.",
+                field=name,
+            )
+    return parameters
+
+
+async def send_json(send: Send, status: int, body: bytes, headers: Iterable[tuple[str, str]] = ()) -> None:
+    """Send a rendered JSON body."""
+    raw_headers: list[tuple[bytes, bytes]] = [JSON_HEADER, (b"content-length", str(len(body)).encode())]
+    raw_headers.extend((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers)
+    await send({"type": "http.response.start", "status": status, "headers": raw_headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def build_routes(operations: Iterable[Operation], clients: Clients) -> list[Route]:
+    """One Starlette route per path, in the order of the table."""
+    by_path: dict[str, list[Operation]] = {}
+    for operation in operations:
+        siblings = by_path.setdefault(operation.path, [])
+        if any(sibling.method == operation.method for sibling in siblings):
+            raise ValueError(f"{operation.method} {operation.path} is declared twice")
+        siblings.append(operation)
+    return [
+        Route(path, PathEndpoint(siblings, clients), name=path, include_in_schema=False)
+        for path, siblings in by_path.items()
+    ]
+
+
+async def no_route(scope: Scope, receive: Receive, send: Send) -> Any:
+    """What an unmatched path is answered with."""
+    raise RouteNotFound("No route matches this request")

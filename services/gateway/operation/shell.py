@@ -1,0 +1,123 @@
+"""The outermost layer: a request id for everyone, one envelope for every failure.
+
+Order: request id, cross-origin rules, authentication, compatibility admission, then
+routing. Everything raised below this layer becomes the envelope here, so no other
+part of the gateway renders an error. Plain ASGI: nothing is wrapped in tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from kit import telemetry
+from kit.ids import new_id
+
+from ..admission.compatibility import Compatibility, speaks_published_contract
+from ..admission.credentials import ANONYMOUS, Authenticator
+from ..errors import describe
+from .body import ClientGone
+from .call import SCOPE_KEY, Admitted
+from .dispatch import send_json
+
+EXPOSED_HEADERS = ("request-id", "retry-after", "x-should-retry")
+OPEN_PATHS = frozenset({"/v1/x/health"})
+
+
+class Shell:
+    """Wraps the application; see the module."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        authenticator: Authenticator,
+        compatibility: Compatibility,
+        allowed_origins: Sequence[str] = (),
+    ) -> None:
+        self._authenticator = authenticator
+        self._compatibility = compatibility
+        self._app = app
+        self._entry: ASGIApp = self._answer
+        if allowed_origins:
+            self._entry = CORSMiddleware(
+                self._answer,
+                allow_origins=list(allowed_origins),
+                allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+                allow_headers=["*"],
+                expose_headers=list(EXPOSED_HEADERS),
+                max_age=600,
+            )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        request_id = new_id("req")
+        telemetry.bind_request_id(request_id)
+        headers = _headers(scope)
+        scope[SCOPE_KEY] = Admitted(request_id, ANONYMOUS, speaks_published_contract(headers), headers)
+        if telemetry.tracing():
+            with telemetry.continue_trace(headers, f"{scope['method']} {scope['path']}", request_id=request_id):
+                await self._serve(scope, receive, send)
+        else:
+            await self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        stamp = (b"request-id", scope[SCOPE_KEY].request_id.encode())
+
+        async def stamped(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), stamp]
+            await send(message)
+
+        try:
+            await self._entry(scope, receive, stamped)
+        except ClientGone:
+            telemetry.log.info("client_gone", path=scope["path"])
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            self._check(scope)
+            await self._app(scope, receive, watched)
+        except ClientGone:
+            raise
+        except Exception as error:
+            if started:
+                # Half an answer is out; only cutting the connection tells the caller so.
+                raise
+            admitted: Admitted = scope[SCOPE_KEY]
+            answer = describe(error, published=admitted.published, request_id=admitted.request_id)
+            await send_json(send, answer.status, answer.body(admitted.request_id), answer.headers)
+
+    def _check(self, scope: Scope) -> None:
+        path: str = scope["path"]
+        if not (path.startswith(("/v1/", "/api/")) or path == "/v1"):
+            return
+        admitted: Admitted = scope[SCOPE_KEY]
+        if path not in OPEN_PATHS and self._authenticator.enabled:
+            principal = self._authenticator.authenticate(admitted.headers)
+            scope[SCOPE_KEY] = Admitted(admitted.request_id, principal, admitted.published, admitted.headers)
+        query = scope.get("query_string", b"").decode("latin-1")
+        self._compatibility.admit(method=scope["method"], path=path, query=query, headers=admitted.headers)
+
+
+def _headers(scope: Scope) -> Mapping[str, str]:
+    headers: dict[str, str] = {}
+    for raw, value in scope["headers"]:
+        name = raw.decode("latin-1")
+        text = value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {text}" if name in headers else text
+    return headers

@@ -1,0 +1,24 @@
+"""Public JSON of an agent: `model` is the bare id locally, an object in the published shape."""
+
+from __future__ import annotations
+
+from managed_agents.sessions.v1.agents_pb2 import Agent
+
+from .splice import members, object_of, text, text_or_null
+
+
+def render_agent(agent: Agent, *, published: bool) -> bytes:
+    """One version of an agent."""
+    model = b'"model":' + (agent.model_json if published else text(agent.model_id))
+    return object_of(
+        (
+            b'"id":%b,"type":"agent"' % text(agent.id),
+            members(agent.document_json),
+            model,
+            b'"model_config":' + agent.model_json,
+            b'"status":"archived"' if agent.archived_at else b'"status":"active"',
+            b'"version":%d' % agent.version,
+            b'"created_at":%b,"updated_at":%b' % (text(agent.created_at), text(agent.updated_at)),
+            b'"archived_at":' + text_or_null(agent.archived_at),
+        )
+    )

@@ -1,0 +1,1 @@
+"""The served operations, one module per resource. Each exports OPERATIONS."""

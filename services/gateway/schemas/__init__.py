@@ -1,0 +1,1 @@
+"""Shapes of requests and answers. They bound and type; what a value means is judged by its service."""

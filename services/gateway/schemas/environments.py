@@ -1,0 +1,90 @@
+"""Shapes of environments: the flat local spelling and the canonical `config`, in one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from .shapes import Description, Label, Metadata, MetadataPatch, Page, Rendered, Shape, judged
+
+HOSTS = {"type": "array", "maxItems": 256, "items": {"type": "string", "minLength": 1, "maxLength": 255}}
+NETWORK = {
+    "type": "object",
+    "required": ["type"],
+    "properties": {
+        "type": {"enum": ["unrestricted", "limited"]},
+        "allowed_hosts": HOSTS,
+        "allow_mcp_server_network_access": {"type": "boolean"},
+        "allow_package_manager_network_access": {"type": "boolean"},
+    },
+}
+CONFIG = {
+    "type": "object",
+    "required": ["type"],
+    "properties": {
+        "type": {"enum": ["cloud", "self_hosted"]},
+        "networking": {"type": "object"},
+        "packages": {"type": "object"},
+    },
+}
+Config = judged({"anyOf": [CONFIG, {"type": "null"}]})
+Network = judged({"anyOf": [NETWORK, {"type": "null"}]})
+Packages = judged({"anyOf": [{"type": "array", "maxItems": 256}, {"type": "null"}]})
+Word = judged({"anyOf": [{"type": "string", "minLength": 1, "maxLength": 64}, {"type": "null"}]})
+
+
+class _Definition(Shape):
+    description: Description | None = None
+    config: Config = None
+    hosting_type: Word = None
+    sandbox_provider: Word = None
+    network: Network = None
+    packages: Packages = None
+    worker_protocol: Literal["tool", "session"] | None = None
+    scope: Literal["organization", "account"] | None = None
+
+
+class EnvironmentCreate(_Definition):
+    """A new environment."""
+
+    name: Label
+    metadata: Metadata | None = None
+
+
+class EnvironmentUpdate(_Definition):
+    """A partial definition: what is left out stays, metadata merges."""
+
+    name: Annotated[str, Field(max_length=256)] | None = None
+    metadata: MetadataPatch | None = None
+
+
+class Environment(Rendered):
+    """Where sessions run."""
+
+    id: str
+    type: Literal["environment"]
+    name: str
+    description: str | None
+    metadata: dict[str, str]
+    config: dict[str, Any] | None
+    hosting_type: str
+    sandbox_provider: str | None
+    status: Literal["active", "archived"]
+    scope: str | None
+    created_at: str
+    updated_at: str
+    archived_at: str | None
+
+
+class EnvironmentPage(Page):
+    """A page of environments."""
+
+    data: list[Environment]
+
+
+class EnvironmentDeleted(Rendered):
+    """What a deletion answers."""
+
+    id: str
+    type: Literal["environment_deleted"]

@@ -1,0 +1,80 @@
+"""What every shape is built from: strict types, no unknown fields, a bound on everything.
+
+Values whose meaning, and whose refusals, belong to a service pass as `Judged`: they
+are bounded here and documented, nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+MAX_TEXT_LENGTH = 1_000_000
+MAX_MEMBERS = 2_000
+
+
+class Shape(BaseModel):
+    """A request body, or an object inside one."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Rendered(BaseModel):
+    """An answer; only the document reads it. Clients must expect further fields."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Page(Rendered):
+    """The envelope of a canonical collection."""
+
+    prev_page: str | None
+    next_page: str | None
+
+
+def bounded(value: Any) -> Any:
+    """Bound every string and collection inside a value of any shape."""
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        if isinstance(current, str):
+            if len(current) > MAX_TEXT_LENGTH:
+                raise PydanticCustomError(
+                    "bounded_text", "strings in here must be at most {most} characters long.", {"most": MAX_TEXT_LENGTH}
+                )
+        elif isinstance(current, dict | list):
+            if len(current) > MAX_MEMBERS:
+                raise PydanticCustomError(
+                    "bounded_members",
+                    "objects and lists in here must hold at most {most} entries.",
+                    {"most": MAX_MEMBERS},
+                )
+            if isinstance(current, dict):
+                stack.extend(current)
+                stack.extend(current.values())
+            else:
+                stack.extend(current)
+    return value
+
+
+def judged(schema: dict[str, Any]) -> Any:
+    """A value that its service judges, shown in the document as `schema`."""
+    return Annotated[Any, AfterValidator(bounded), WithJsonSchema(schema)]
+
+
+Label = Annotated[str, Field(min_length=1, max_length=256)]
+Description = Annotated[str, Field(max_length=2048)]
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+]
+MetadataPatch = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)] | None], Field(max_length=64)
+]
+AnyObject = Annotated[dict[str, Any], AfterValidator(bounded)]
+
+
+def objects(most: int) -> Any:
+    """A list of objects whose members a service judges."""
+    return Annotated[list[AnyObject], Field(max_length=most)]
