@@ -34,6 +34,15 @@ def exclusive(path: Path, *, timeout_seconds: float = 60.0) -> Iterator[None]:
         os.close(descriptor)
 
 
+def try_exclusive(path: Path) -> int | None:
+    """The descriptor of a lock on `path`, held until every copy of it is closed; None while another holds it."""
+    descriptor = _open(path)
+    if _try(descriptor, fcntl.LOCK_EX):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
 class UserCount:
     """How many processes use a server: each holds a shared lock on one file, so a killed one no longer counts."""
 

@@ -176,15 +176,15 @@ class EmbeddedPostgres(SharedServer):
         return [sys.executable, "-I", "-S", script, str(self.data_dir), str(self.socket_dir), "--", *command]
 
 
-def dsn(*, user: str, database: str, host: str, port: str = "", password: str = "") -> str:
-    """A libpq URL; `host` may be the folder of a unix socket."""
+def dsn(*, user: str, database: str, password: str = "", **options: str) -> str:
+    """A libpq URL; option `host` may be the folder of a unix socket."""
 
     def quoted(text: str) -> str:
         return quote(text, safe="")
 
     secret = f":{quoted(password)}" if password else ""
-    at_port = f"&port={port}" if port else ""
-    return f"postgresql://{quoted(user)}{secret}@/{quoted(database)}?host={quoted(host)}{at_port}"
+    query = "&".join(f"{name}={quoted(value)}" for name, value in options.items() if value)
+    return f"postgresql://{quoted(user)}{secret}@/{quoted(database)}?{query}"
 
 
 def _environment() -> dict[str, str]:

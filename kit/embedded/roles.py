@@ -67,11 +67,8 @@ def _create_schema(connection: psycopg.Connection, database: str, name: str) -> 
 
 
 def _dsn_of(dsn: str, database: str, name: str, password: str) -> str:
-    given = conninfo_to_dict(dsn)
-    return make_dsn(
-        user=name,
-        database=database,
-        host=str(given.get("host", "")),
-        port=str(given.get("port", "")),
-        password=password,
-    )
+    """The given address with another user; how to reach the server (host, port, TLS) stays."""
+    given = {key: str(value) for key, value in conninfo_to_dict(dsn).items()}
+    for key in ("user", "password", "dbname", "passfile"):
+        given.pop(key, None)
+    return make_dsn(user=name, database=database, password=password, **given)
