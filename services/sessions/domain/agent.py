@@ -66,7 +66,7 @@ class AgentDocument:
     model: Model
 
     @classmethod
-    def from_json(cls, document: bytes, model: bytes) -> "AgentDocument":
+    def from_json(cls, document: str, model: str) -> "AgentDocument":
         """The definition that was stored; fields that an older build didn't store get their defaults."""
         stored = orjson.loads(document)
         return cls(
@@ -82,14 +82,13 @@ class AgentDocument:
             model=orjson.loads(model),
         )
 
-    def document_json(self) -> bytes:
-        """Everything but the model, rendered once: reads pass these bytes through."""
-        fields = {name: getattr(self, name) for name in self.__slots__ if name != "model"}
-        return orjson.dumps(fields)
+    def document_json(self) -> str:
+        """Everything but the model, rendered once: reads pass this text through."""
+        return orjson.dumps({name: getattr(self, name) for name in self.__slots__ if name != "model"}).decode()
 
-    def model_json(self) -> bytes:
+    def model_json(self) -> str:
         """The model as `{id, speed, effort?}`."""
-        return orjson.dumps(self.model)
+        return orjson.dumps(self.model).decode()
 
     @property
     def model_id(self) -> str:
@@ -116,8 +115,9 @@ class AgentVersion:
 
     id: str
     version: int
-    document: bytes
-    model: bytes
+    # Rendered JSON, as `AgentDocument.document_json` and `model_json` make it.
+    document: str
+    model: str
     model_id: str
     created_at: datetime
     updated_at: datetime

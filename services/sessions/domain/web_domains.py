@@ -24,14 +24,28 @@ _INTERNAL = frozenset({"localhost", "local", "internal", "localdomain", "invalid
 # Set aside under nearly every country code that has a second level at all.
 _REGISTRY_LABELS = frozenset({"ac", "co", "com", "edu", "gob", "gouv", "gov", "mil", "net", "nom", "org", "sch"})
 # Set aside by one registry, and an ordinary name elsewhere.
-_REGISTRY_PAIRS = frozenset(
-    """
-    ltd.uk me.uk nhs.uk plc.uk police.uk ad.jp ed.jp go.jp gr.jp lg.jp ne.jp or.jp go.kr ne.kr or.kr pe.kr re.kr
-    asn.au id.au geek.nz gen.nz govt.nz iwi.nz kiwi.nz maori.nz school.nz firm.in gen.in ind.in nic.in res.in
-    go.id my.id or.id web.id go.th in.th mi.th or.th gv.at or.at asso.fr tm.fr go.ke ne.ke or.ke law.za school.za
-    web.za idv.tw idv.hk bel.tr gen.tr web.tr in.ua idf.il k12.il muni.il per.sg name.my art.br adv.br
-    """.split()
-)
+_COUNTRY_LABELS = {
+    "at": frozenset({"gv", "or"}),
+    "au": frozenset({"asn", "id"}),
+    "br": frozenset({"art", "adv"}),
+    "fr": frozenset({"asso", "tm"}),
+    "hk": frozenset({"idv"}),
+    "id": frozenset({"go", "my", "or", "web"}),
+    "il": frozenset({"idf", "k12", "muni"}),
+    "in": frozenset({"firm", "gen", "ind", "nic", "res"}),
+    "jp": frozenset({"ad", "ed", "go", "gr", "lg", "ne", "or"}),
+    "ke": frozenset({"go", "ne", "or"}),
+    "kr": frozenset({"go", "ne", "or", "pe", "re"}),
+    "my": frozenset({"name"}),
+    "nz": frozenset({"geek", "gen", "govt", "iwi", "kiwi", "maori", "school"}),
+    "sg": frozenset({"per"}),
+    "th": frozenset({"go", "in", "mi", "or"}),
+    "tr": frozenset({"bel", "gen", "web"}),
+    "tw": frozenset({"idv"}),
+    "ua": frozenset({"in"}),
+    "uk": frozenset({"ltd", "me", "nhs", "plc", "police"}),
+    "za": frozenset({"law", "school", "web"}),
+}
 
 
 def validate_domain_lists(config: dict[str, Any], field: str, *, path_suffix: bool) -> dict[str, list[str]]:
@@ -112,4 +126,4 @@ def _is_registry_suffix(labels: list[str]) -> bool:
         return True
     if len(labels) > 2 or len(labels[1]) != 2:
         return False
-    return labels[0] in _REGISTRY_LABELS or ".".join(labels) in _REGISTRY_PAIRS
+    return labels[0] in _REGISTRY_LABELS or labels[0] in _COUNTRY_LABELS.get(labels[1], frozenset())
