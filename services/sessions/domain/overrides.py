@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.sessions.domain import shape
+from services.sessions.domain.agent import MAX_SYSTEM_CHARACTERS, validate_skills
 from services.sessions.domain.model import Model, validate_model
 from services.sessions.domain.session_errors import (
     AgentModelRequired,
@@ -27,8 +28,6 @@ from services.sessions.domain.tools import check_mcp_consistency, validate_mcp_s
 
 MAX_VERSION = 2**31 - 1
 MAX_ID_CHARACTERS = 256
-MAX_SYSTEM_CHARACTERS = 100_000
-MAX_SKILLS = 20
 OVERRIDABLE_FIELDS = ("model", "system", "tools", "mcp_servers", "skills")
 
 Document = dict[str, Any]
@@ -145,16 +144,6 @@ def _override_system(value: Any) -> str | None:
     return None if value is None else shape.label(value, "agent.system", maximum=MAX_SYSTEM_CHARACTERS)
 
 
-def _override_skills(value: Any) -> list[Any]:
-    skills = shape.entries(value, "agent.skills", maximum=MAX_SKILLS)
-    for index, skill in enumerate(skills):
-        path = f"agent.skills.{index}"
-        shape.mapping(skill, path, ("type", "skill_id", "version"))
-        shape.one_of(skill.get("type"), f"{path}.type", ("anthropic", "custom"))
-        shape.label(skill.get("skill_id"), f"{path}.skill_id", maximum=MAX_ID_CHARACTERS)
-    return skills
-
-
 def _judged(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A malformed override is refused under its own reason; refusals with a reason of their own keep it."""
 
@@ -177,5 +166,5 @@ _OVERRIDES: dict[str, Callable[[Any], Any]] = {
     "system": _judged(_override_system),
     "tools": _judged(lambda value: validate_tools(value, "agent.tools")),
     "mcp_servers": _judged(lambda value: validate_mcp_servers(value, "agent.mcp_servers")),
-    "skills": _judged(_override_skills),
+    "skills": _judged(lambda value: validate_skills(value, "agent.skills")),
 }

@@ -1,0 +1,166 @@
+"""SQL that reads event logs for clients: pages in both directions, and batches for replay.
+
+A body is handed on as it was stored. Pages and batches are bounded by their bytes as
+well as by their number of events, so a log of large events can't fill the memory of a
+reader; the size of a body is known to the server without unpacking it.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import LiteralString
+
+from kit.postgres import Tx
+
+# A page ends with the event that reaches this many bytes.
+PAGE_BYTES = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """What a listing is narrowed to; None or empty stands for no limit."""
+
+    types: tuple[str, ...] = ()
+    created_at_gt: datetime | None = None
+    created_at_gte: datetime | None = None
+    created_at_lt: datetime | None = None
+    created_at_lte: datetime | None = None
+
+
+# (seq, id, type, body)
+EventTuple = tuple[int, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Consecutive events of one listing."""
+
+    events: list[EventTuple]
+    # Whether the listing goes on after them.
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """How far a log goes, and where its session stands."""
+
+    last_seq: int
+    status: str
+
+
+class EventReads:
+    """Statements on `events`, for readers."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+
+    async def page(
+        self, session_id: str, narrowed: EventFilter, after_seq: int | None, *, descending: bool, limit: int
+    ) -> EventPage | None:
+        """Up to `limit` events after a seq, in reading order; None where there is no such session."""
+        rows = await self._tx.all(
+            _page_statement(narrowed, after_seq, descending),
+            {
+                "session_id": session_id,
+                "after_seq": after_seq,
+                "limit": limit,
+                "limit_and_one": limit + 1,
+                "page_bytes": PAGE_BYTES,
+                "types": list(narrowed.types),
+                "created_at_gt": narrowed.created_at_gt,
+                "created_at_gte": narrowed.created_at_gte,
+                "created_at_lt": narrowed.created_at_lt,
+                "created_at_lte": narrowed.created_at_lte,
+            },
+        )
+        if not rows:
+            return None
+        if rows[0][0] is None:
+            return EventPage([], False)
+        return EventPage([row[:4] for row in rows], rows[-1][4])
+
+    async def seq_of(self, session_id: str, event_id: str) -> int | None:
+        """Where an event stands in a session's log."""
+        found = await self._tx.maybe_one(
+            """
+            SELECT seq FROM events
+            WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND id = %(event_id)s
+            """,
+            {"session_id": session_id, "event_id": event_id},
+        )
+        return found[0] if found else None
+
+    async def end_of(self, session_id: str) -> LogEnd | None:
+        """The end of a log right now; None where there is no such session."""
+        return await self._tx.maybe_one(
+            """
+            SELECT last_seq, status FROM sessions
+            WHERE workspace_id = %(workspace_id)s AND id = %(session_id)s AND deleted_at IS NULL
+            """,
+            {"session_id": session_id},
+            row=LogEnd,
+        )
+
+    async def batch(self, session_id: str, after_seq: int, up_to_seq: int, limit: int) -> list[EventTuple]:
+        """Up to `limit` events with after_seq < seq <= up_to_seq, in order."""
+        return await self._tx.all(
+            """
+            SELECT seq, id, type, body FROM (
+                SELECT seq, id, type, body, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
+                FROM (
+                    SELECT seq, id, type, body FROM events
+                    WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s
+                      AND seq > %(after_seq)s AND seq <= %(up_to_seq)s
+                    ORDER BY seq LIMIT %(limit)s
+                ) chosen
+            ) sized
+            WHERE before < %(page_bytes)s
+            ORDER BY seq
+            """,
+            {
+                "session_id": session_id,
+                "after_seq": after_seq,
+                "up_to_seq": up_to_seq,
+                "limit": limit,
+                "page_bytes": PAGE_BYTES,
+            },
+        )
+
+
+def _page_statement(narrowed: EventFilter, after_seq: int | None, descending: bool) -> LiteralString:
+    """One row per event, or one row of nulls where the session exists and nothing matches."""
+    order: LiteralString = "seq DESC" if descending else "seq"
+    chosen: LiteralString = "workspace_id = s.workspace_id AND session_id = s.id"
+    if after_seq is not None:
+        chosen += " AND seq < %(after_seq)s" if descending else " AND seq > %(after_seq)s"
+    if narrowed.types:
+        chosen += " AND type = ANY(%(types)s)"
+    if narrowed.created_at_gt:
+        chosen += " AND created_at > %(created_at_gt)s"
+    if narrowed.created_at_gte:
+        chosen += " AND created_at >= %(created_at_gte)s"
+    if narrowed.created_at_lt:
+        chosen += " AND created_at < %(created_at_lt)s"
+    if narrowed.created_at_lte:
+        chosen += " AND created_at <= %(created_at_lte)s"
+    window: LiteralString = "OVER (ORDER BY " + order + ")"
+    return "".join(
+        (
+            "SELECT e.seq, e.id, e.type, e.body, e.has_more FROM (SELECT workspace_id, id FROM sessions"
+            " WHERE workspace_id = %(workspace_id)s AND id = %(session_id)s AND deleted_at IS NULL) s"
+            " LEFT JOIN LATERAL (",
+            " SELECT seq, id, type, body, has_more FROM (",
+            "  SELECT seq, id, type, body, lead(seq) ",
+            window,
+            " IS NOT NULL AS has_more, sum(octet_length(body)) ",
+            window,
+            " - octet_length(body) AS before FROM (SELECT seq, id, type, body FROM events WHERE ",
+            chosen,
+            " ORDER BY ",
+            order,
+            " LIMIT %(limit_and_one)s) chosen) sized",
+            " WHERE before < %(page_bytes)s ORDER BY ",
+            order,
+            " LIMIT %(limit)s) e ON true ORDER BY ",
+            order,
+        )
+    )
