@@ -1,6 +1,6 @@
 """Time as an argument: `clock.now()` where a handler needs it, so that tests own it.
 
-    started_at = rfc3339(SystemClock().now())   # '2026-11-29T21:08:47.123456Z'
+started_at = rfc3339(SystemClock().now())   # '2026-11-29T21:08:47.123456Z'
 """
 
 from datetime import UTC, datetime

@@ -81,9 +81,7 @@ async def _connect(dsn: str) -> psycopg.AsyncConnection[Any]:
 async def _lock(connection: psycopg.AsyncConnection[Any], schema: str) -> None:
     """Asked for again and again, since a session that waits inside a statement would block CONCURRENTLY for ever."""
     while True:
-        cursor = await connection.execute(
-            "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [f"migrate {schema}"]
-        )
+        cursor = await connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [f"migrate {schema}"])
         if (await cursor.fetchone()) == (True,):
             return
         await asyncio.sleep(0.1)

@@ -51,9 +51,7 @@ VALUES (%(workspace_id)s, %(message_id)s, %(subject)s, %(payload)s, %(headers)s)
 """
 
 
-async def add(
-    tx: Tx, *, message_id: str, subject: str, payload: bytes, headers: dict[str, str] | None = None
-) -> None:
+async def add(tx: Tx, *, message_id: str, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> None:
     """Write a message that is sent after the commit. The id must be the same in a repeated attempt."""
     if len(payload) > LARGEST_PAYLOAD:
         raise Internal(f"A message of {len(payload)} bytes can't be sent; the limit is {LARGEST_PAYLOAD}.")

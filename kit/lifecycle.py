@@ -1,0 +1,216 @@
+"""The life of a process: build, start in order, serve, stop in reverse order.
+
+    async def build() -> Service:
+        settings = load(Settings)
+        service = Service("sessions", supervisor_fd=settings.supervisor_fd, log_level=settings.log_level)
+        service.add("database", database.open, database.close)
+        service.add("rpc", server.start, server.stop)
+        service.add_task("ticker", ticker.run)
+        return service
+
+    if __name__ == "__main__":
+        run(build)
+
+A first SIGTERM or SIGINT, or the end of the supervisor's pipe, begins the orderly stop: each step that had started is
+stopped, last one first, within its own time; a step that fails or hangs does not keep the others from stopping. A
+second signal ends the process at once. A task that ends by an exception takes the process down: orderly stop, exit
+code 1, the cause in the log. Exit codes: 0 asked to stop, 1 failed, 2 the environment is not usable, 128 + signal
+when it was cut off.
+"""
+
+import asyncio
+import inspect
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import uvloop
+
+from kit import telemetry
+from kit.config import ConfigError
+from kit.telemetry import log
+
+Action = Callable[[], Awaitable[Any] | Any]
+Work = Callable[[], Coroutine[Any, Any, Any]] | Coroutine[Any, Any, Any]
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    name: str
+    start: Action | None
+    stop: Action | None
+    stop_seconds: float
+
+
+class Service:
+    """The parts of a process, in the order in which they start."""
+
+    def __init__(
+        self, name: str, *, supervisor_fd: int | None = None, log_level: str = "info", grace_seconds: float = 20.0
+    ) -> None:
+        self.name = name
+        self.supervisor_fd = supervisor_fd
+        self.failed: asyncio.Future[BaseException] | None = None
+        self._grace_seconds = grace_seconds
+        self._steps: list[_Step] = []
+        self._started: list[_Step] = []
+        self._tasks: dict[str, asyncio.Task[Any]] = {}
+        telemetry.setup(name, log_level)
+
+    def add(
+        self, name: str, start: Action | None = None, stop: Action | None = None, *, stop_seconds: float | None = None
+    ) -> None:
+        """A part: `start` returns once it works, `stop` once it is done. Either may be plain or async."""
+        self._steps.append(_Step(name, start, stop, self._grace_seconds if stop_seconds is None else stop_seconds))
+
+    def add_task(self, name: str, work: Work, *, stop_seconds: float = 5.0) -> None:
+        """Work in the background, from this place in the order on. It is cancelled to stop it; it may also just end."""
+
+        def start() -> None:
+            coroutine = work if inspect.iscoroutine(work) else work()  # type: ignore[operator]
+            task = asyncio.get_running_loop().create_task(coroutine, name=name)
+            task.add_done_callback(self._task_done)
+            self._tasks[name] = task
+
+        async def stop() -> None:
+            if (task := self._tasks.pop(name, None)) is not None:
+                task.cancel()
+                await asyncio.wait({task})
+            elif inspect.iscoroutine(work):
+                work.close()
+
+        self._steps.append(_Step(name, start, stop, stop_seconds))
+
+    async def start(self) -> None:
+        """Start every part in order. Where one fails, those before it are stopped and its error is raised."""
+        self.failed = asyncio.get_running_loop().create_future()
+        try:
+            for step in self._steps:
+                # A part that fails halfway may have opened something: it is stopped as well.
+                self._started.append(step)
+                await _call(step.start)
+        except BaseException:
+            await self.stop()
+            raise
+        log.info("started", parts=[step.name for step in self._steps])
+
+    async def stop(self) -> None:
+        """Stop what was started, last part first. Never raises; safe to repeat."""
+        while self._started:
+            step = self._started.pop()
+            try:
+                async with asyncio.timeout(step.stop_seconds):
+                    await _call(step.stop)
+            except TimeoutError:
+                log.error("a part did not stop in time", part=step.name, seconds=step.stop_seconds)
+            except Exception:
+                log.exception("a part failed to stop", part=step.name)
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        log.critical("a background task died", task=task.get_name(), exc_info=error)
+        if self.failed is not None and not self.failed.done():
+            self.failed.set_result(error)
+
+
+def run(build: Callable[[], Awaitable[Service]]) -> NoReturn:
+    """Run a service as the whole process, and exit with its code."""
+    code = uvloop.run(_live(build))
+    with suppress(OSError):
+        sys.stderr.flush()
+    sys.exit(code)
+
+
+async def _live(build: Callable[[], Awaitable[Service]]) -> int:
+    asked = _listen_to_signals()
+    starting = asyncio.ensure_future(_started(build, asked))
+    waiting = asyncio.ensure_future(asked.wait())
+    await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        # Asked to stop while still starting: `start` undoes its own steps.
+        starting.cancel()
+    try:
+        service = await starting
+    except asyncio.CancelledError:
+        return 0
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except Exception:
+        log.critical("could not start", exc_info=True)
+        return 1
+    finally:
+        if not asked.is_set() and starting.done() and (starting.cancelled() or starting.exception()):
+            waiting.cancel()
+    return await _serve(service, waiting)
+
+
+async def _started(build: Callable[[], Awaitable[Service]], asked: asyncio.Event) -> Service:
+    service = await build()
+    if service.supervisor_fd is not None:
+        _watch_supervisor(service.supervisor_fd, asked)
+    await service.start()
+    return service
+
+
+async def _serve(service: Service, asked: asyncio.Future[Any]) -> int:
+    assert service.failed is not None
+    await asyncio.wait({asked, service.failed}, return_when=asyncio.FIRST_COMPLETED)
+    code = 1 if service.failed.done() else 0
+    asked.cancel()
+    log.info("stopping", failed=bool(code))
+    await service.stop()
+    telemetry.flush()
+    log.info("stopped")
+    return code
+
+
+def _listen_to_signals() -> asyncio.Event:
+    """Set at the first signal; the second one ends the process."""
+    asked = asyncio.Event()
+    seen = 0
+
+    def handle(number: int) -> None:
+        nonlocal seen
+        seen += 1
+        if seen > 1:
+            log.warning("second signal, ending at once")
+            os._exit(128 + number)
+        log.info("asked to stop", signal=signal.Signals(number).name)
+        asked.set()
+
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, handle, number)
+    return asked
+
+
+def _watch_supervisor(fd: int, asked: asyncio.Event) -> None:
+    """End of file on the inherited pipe: the supervisor is gone, however it went."""
+    loop = asyncio.get_running_loop()
+    os.set_blocking(fd, False)
+
+    def readable() -> None:
+        with suppress(BlockingIOError):
+            if os.read(fd, 1024):
+                return
+            loop.remove_reader(fd)
+            log.warning("the supervisor is gone")
+            asked.set()
+
+    loop.add_reader(fd, readable)
+
+
+async def _call(action: Action | None) -> None:
+    if action is None:
+        return
+    outcome = action()
+    if inspect.isawaitable(outcome):
+        await outcome

@@ -1,0 +1,187 @@
+"""Calls to other services.
+
+    channel = Channel(settings.sessions_address, token=settings.internal_token(), service="gateway")
+    sessions = channel.stub(SessionsServiceStub)
+    answer = await sessions.GetSession(GetSessionRequest(session_id=…), retry=True)
+    async for batch in turns.ReadTurnContext(request): …
+    await channel.close()
+
+A stub's methods take `context` (default: that of the call in progress), `timeout_seconds`, and, for unary calls,
+`retry`. A unary call always ends: after 15 s by default, or 50 ms before the deadline of the call in progress, so that
+there is time left to say so. Streams have no limit unless one is given, and end with the call in progress.
+
+A refusal arrives as the DomainError that the service raised (canonical class, its `reason`). A call that is marked
+`retry` (it must be safe to repeat) is tried once more after UNAVAILABLE; the second try waits for the service to come
+back, within the same deadline. Nothing else retries.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from kit.errors import DeadlineExceeded
+from kit.rpc.context import CONTEXT_KEY, CallContext, context_or_none
+from kit.rpc.options import CHANNEL_OPTIONS, target
+from kit.rpc.status import unpack
+from kit.telemetry import register_secret, tracing
+
+DEFAULT_SECONDS = 15.0
+# Kept back from the caller's deadline to answer in, and the least that is worth a call.
+_RESERVE_SECONDS = 0.05
+_LEAST_SECONDS = 0.1
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+class Channel:
+    """A connection to one service, kept and renewed by itself; cheap to make, connects at the first call."""
+
+    def __init__(self, address: str, *, token: str | None = None, timeout_seconds: float = DEFAULT_SECONDS) -> None:
+        register_secret(token)
+        interceptors: list[Any] = []
+        if tracing():
+            from opentelemetry.instrumentation.grpc import aio_client_interceptors
+
+            interceptors.extend(aio_client_interceptors())
+        self.raw = grpc.aio.insecure_channel(target(address), options=CHANNEL_OPTIONS, interceptors=interceptors)
+        self.authorization: Metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self.timeout_seconds = timeout_seconds
+
+    def stub(self, stub: type[Any]) -> Any:
+        """The generated stub's methods, with deadlines, metadata and typed errors."""
+        return Stub(self, stub(self.raw))
+
+    async def ready(self, timeout_seconds: float) -> bool:
+        """Wait until the service can be reached."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self.raw.channel_ready()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self, grace_seconds: float | None = None) -> None:
+        """Cut what is in progress after the grace."""
+        await self.raw.close(grace_seconds)
+
+
+def channel(address: str, *, token: str | None = None, timeout_seconds: float = DEFAULT_SECONDS) -> Channel:
+    """A channel to a service."""
+    return Channel(address, token=token, timeout_seconds=timeout_seconds)
+
+
+class Stub:
+    """Holds one wrapped method per rpc, under the rpc's name."""
+
+    def __init__(self, channel: Channel, stub: Any) -> None:
+        for name, method in vars(stub).items():
+            if isinstance(method, grpc.aio.UnaryUnaryMultiCallable):
+                setattr(self, name, Unary(channel, method))
+            elif isinstance(method, grpc.aio.UnaryStreamMultiCallable | grpc.aio.StreamStreamMultiCallable):
+                setattr(self, name, Streaming(channel, method))
+            elif isinstance(method, grpc.aio.StreamUnaryMultiCallable):
+                setattr(self, name, Unary(channel, method))
+
+
+class Unary:
+    """One rpc with a single answer."""
+
+    __slots__ = ("_authorization", "_method", "_timeout_seconds")
+
+    def __init__(self, channel: Channel, method: Any) -> None:
+        self._method = method
+        self._authorization = channel.authorization
+        self._timeout_seconds = channel.timeout_seconds
+
+    async def __call__(
+        self,
+        request: Any,
+        *,
+        context: CallContext | None = None,
+        timeout_seconds: float | None = None,
+        retry: bool = False,
+    ) -> Any:
+        if context is None:
+            context = context_or_none()
+        metadata = outgoing(context, self._authorization)
+        wait = False
+        while True:
+            seconds = time_for(context, self._timeout_seconds if timeout_seconds is None else timeout_seconds)
+            try:
+                return await self._method(request, timeout=seconds, metadata=metadata, wait_for_ready=wait)
+            except grpc.aio.AioRpcError as failed:
+                if wait or not retry or failed.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise unpack(failed) from None
+            wait = True
+            await asyncio.sleep(random.uniform(0.02, 0.1))
+
+
+class Streaming:
+    """One rpc with a stream of answers."""
+
+    __slots__ = ("_authorization", "_method")
+
+    def __init__(self, channel: Channel, method: Any) -> None:
+        self._method = method
+        self._authorization = channel.authorization
+
+    def __call__(
+        self, request: Any = None, *, context: CallContext | None = None, timeout_seconds: float | None = None
+    ) -> "Answers":
+        """`request` is the message, or the async iterator of messages."""
+        if context is None:
+            context = context_or_none()
+        limit = timeout_seconds
+        if limit is not None or (context is not None and context.deadline is not None):
+            limit = time_for(context, limit)
+        return Answers(self._method(request, timeout=limit, metadata=outgoing(context, self._authorization)))
+
+
+class Answers:
+    """The answers of a streaming call. `cancel()` ends it; leaving the loop early needs it too."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        try:
+            async for answer in self.call:
+                yield answer
+        except grpc.aio.AioRpcError as failed:
+            raise unpack(failed) from None
+        finally:
+            self.call.cancel()
+
+    async def write(self, request: Any) -> None:
+        """Send one more message on a stream that was opened without an iterator."""
+        try:
+            await self.call.write(request)
+        except grpc.aio.AioRpcError as failed:
+            raise unpack(failed) from None
+
+    def cancel(self) -> None:
+        """End the call now."""
+        self.call.cancel()
+
+
+def outgoing(context: CallContext | None, authorization: Metadata = ()) -> Metadata:
+    """The metadata of a call."""
+    if context is None:
+        return authorization
+    return ((CONTEXT_KEY, context.wire), *authorization)
+
+
+def time_for(context: CallContext | None, limit_seconds: float | None) -> float | None:
+    """Seconds that a call may take: its own limit, but less than what is left for the call in progress."""
+    if context is None or context.deadline is None:
+        return limit_seconds
+    remaining = context.remaining_seconds() or 0.0
+    if remaining < _LEAST_SECONDS:
+        raise DeadlineExceeded("The time of this request is over before all of it was done.")
+    allowed = remaining - _RESERVE_SECONDS
+    return allowed if limit_seconds is None else min(allowed, limit_seconds)
