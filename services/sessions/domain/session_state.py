@@ -73,9 +73,12 @@ class TokenUsage:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SessionState:
-    """The moving part of a session."""
+    """The moving part of a session.
+
+    A value to everyone but `domain/move.py`, which moves its own copy.
+    """
 
     workspace_id: str
     id: str

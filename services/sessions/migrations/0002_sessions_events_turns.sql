@@ -129,3 +129,22 @@ CREATE TABLE idempotency (
 );
 
 CREATE INDEX idempotency_by_expiry ON idempotency (expires_at);
+
+CREATE TABLE outbox (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    workspace_id text NOT NULL,
+    message_id text NOT NULL CONSTRAINT outbox_message_id_unique UNIQUE,
+    subject text NOT NULL,
+    payload bytea NOT NULL,
+    headers jsonb,
+    created_at timestamptz NOT NULL DEFAULT now()
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
+
+CREATE TABLE processed_messages (
+    consumer text NOT NULL,
+    message_id text NOT NULL,
+    processed_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (consumer, message_id)
+);
+
+CREATE INDEX processed_messages_by_time ON processed_messages (processed_at);

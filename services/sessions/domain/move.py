@@ -1,0 +1,180 @@
+"""One move of a session: a copy of its state, and the events that take it there.
+
+The state machine (`domain/turn.py`) decides; a `Move` does the book-keeping that must
+never come apart: an event takes the next seq, a running session has a turn and a start
+time, an idle one has neither, and each idle is written as its three events.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from services.sessions.domain import turn_events
+from services.sessions.domain.log import Draft, LoggedEvent, render
+from services.sessions.domain.session_state import SessionState, Status, TurnState, UnreadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """What the holder of a turn should hear of at once."""
+
+    runner_id: str
+    session_id: str
+    epoch: int
+    interrupt_seq: int = 0
+    revoked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A finished move: what to save, what to announce."""
+
+    before: SessionState
+    state: SessionState
+    # In the order of their seq.
+    events: tuple[LoggedEvent, ...] = ()
+    # The subset that clients sent.
+    client_events: tuple[LoggedEvent, ...] = ()
+    # Seqs of queued inputs that were read by this move, at `moved_at`.
+    read: tuple[int, ...] = ()
+    moved_at: datetime | None = None
+    signal: Signal | None = None
+    # Whether the turn that a runner appended to is over.
+    ended: bool = False
+
+    @property
+    def turn_moved(self) -> bool:
+        """Whether the turn itself changed hands, and not only its log."""
+        before, after = self.before, self.state
+        return (before.turn_state, before.turn_epoch) != (after.turn_state, after.turn_epoch)
+
+
+class Move:
+    """The working copy. Event times never run backwards within a session."""
+
+    def __init__(self, state: SessionState, now: datetime, new_id: Callable[[], str]) -> None:
+        self.before = state
+        self.state = replace(state)
+        self.now = max(now, state.updated_at)
+        self._new_id = new_id
+        self.events: list[LoggedEvent] = []
+        self.client_events: list[LoggedEvent] = []
+        self.read: list[int] = []
+        self.signal: Signal | None = None
+        self.ended = False
+        # A turn begins before its running events are written: they follow the whole request.
+        self.running_is_due = False
+
+    def finish(self) -> Moved:
+        """The result. The state is not to be touched any more."""
+        self.write_running()
+        self.state.updated_at = self.now
+        return Moved(
+            before=self.before,
+            state=self.state,
+            events=tuple(self.events),
+            client_events=tuple(self.client_events),
+            read=tuple(self.read),
+            moved_at=self.now,
+            signal=self.signal,
+            ended=self.ended,
+        )
+
+    def append(self, draft: Draft, *, read: bool = True) -> LoggedEvent:
+        """Writes one event at the end of the log."""
+        self.state.last_seq += 1
+        event = render(draft, self.state.last_seq, self.now, read=read)
+        self.events.append(event)
+        return event
+
+    def append_input(self, draft: Draft, *, read: bool = True, starts_turn: bool = False) -> LoggedEvent:
+        """Writes one event of a client; one that is not `read` waits for the next model request."""
+        event = self.append(draft, read=read)
+        self.client_events.append(event)
+        if event.in_context:
+            self.state.input_seq = event.seq
+        if not read:
+            self.state.unread += (UnreadInput(event.seq, starts_turn),)
+        return event
+
+    def write(self, event_type: str, fields: dict[str, Any] | None = None) -> None:
+        """Writes one event of the service's own."""
+        self.append(Draft(self._new_id(), event_type, orjson.dumps(fields) if fields else b"{}"))
+
+    def mark_read(self, up_to_seq: int) -> None:
+        """Takes the inputs up to a seq as read by the model."""
+        if not self.state.unread:
+            return
+        self.read.extend(entry.seq for entry in self.state.unread if entry.seq <= up_to_seq)
+        self.state.unread = tuple(entry for entry in self.state.unread if entry.seq > up_to_seq)
+
+    def begin_turn(self, traceparent: str) -> None:
+        """A turn waits for a runner from here on."""
+        self.state.turn_state = TurnState.READY
+        self.state.turn_attempt = 0
+        self.state.interrupt_seq = 0
+        self.state.traceparent = traceparent
+        self.start_running()
+
+    def start_running(self) -> None:
+        """The session runs from here on; the events that say so are written by `write_running`."""
+        self.state.status = Status.RUNNING
+        self.state.running_since = self.now
+        self.running_is_due = True
+
+    def write_running(self) -> None:
+        """Writes the events of a start that has not been told yet."""
+        if not self.running_is_due:
+            return
+        self.running_is_due = False
+        self.write("session.status_running")
+        self.write("session.thread_status_running", turn_events.thread_fields(self.state))
+
+    def stop_running(self) -> None:
+        """Counts the time that the session ran, and stops the count."""
+        self.state.active_seconds = turn_events.active_seconds(self.state, self.now)
+        self.state.running_since = None
+
+    def write_idle(self, stop_reason: dict[str, Any], stop_details: Any = None) -> None:
+        """Writes the three events of an idle session, whatever put it there."""
+        self.state.stop_reason = orjson.dumps(stop_reason).decode()
+        fields = turn_events.idle_fields(stop_reason, stop_details)
+        self.write("session.thread_status_idle", turn_events.thread_fields(self.state) | fields)
+        self.write("session.usage", turn_events.usage_fields(self.state))
+        self.write("session.status_idle", fields | {"metadata": {"stop_reason": stop_reason}})
+
+    def close_turn(self, stop_reason: dict[str, Any], stop_details: Any = None) -> None:
+        """Ends the turn: the only way from running to idle."""
+        self.write_running()
+        self.stop_running()
+        self.state.turn_state = TurnState.NONE
+        self.state.interrupt_seq = 0
+        self.state.pending = ()
+        self.state.status = Status.IDLE
+        self.write_idle(stop_reason, stop_details)
+
+    def park_turn(self, stop_details: Any = None) -> None:
+        """Ends the turn for now: `state.pending` says which answers it waits for."""
+        self.stop_running()
+        self.state.turn_state = TurnState.NONE
+        self.state.status = Status.REQUIRES_ACTION
+        self.write_waiting()
+
+    def write_waiting(self) -> None:
+        """Tells which calls still wait for their answer."""
+        waiting = [call.event_id for call in self.state.pending if not call.answered]
+        self.write_idle({"type": "requires_action", "event_ids": waiting})
+
+    def revoke_turn(self) -> None:
+        """Takes the turn from whoever holds it."""
+        state = self.state
+        if state.turn_state is TurnState.LEASED:
+            self.signal = Signal(state.turn_holder, state.id, state.turn_epoch, revoked=True)
+        state.turn_state = TurnState.NONE
+        state.turn_epoch += 1
+        state.interrupt_seq = 0
+        state.pending = ()
+        self.stop_running()

@@ -1,0 +1,403 @@
+"""The state machine of a session's turn: pure functions from a state and a command to a move.
+
+    phase      message      interrupt       answer          turn append     end               others
+    ─────────  ───────────  ──────────────  ──────────────  ──────────────  ────────────────  ───────────────────────
+    IDLE       → READY      stored          refused         repeat/refused  repeat/refused    stop → ENDED
+    READY      queued       fresh: → IDLE   refused         repeat/refused  repeat/refused    grant → LEASED
+                            else: noted                                                       stop → ENDED
+    LEASED     queued       noted, holder   refused         → LEASED        → IDLE, PARKED,   expire → READY, IDLE
+                            is signalled                                    or LEASED if      release → READY
+                                                                            input waits       stop → ENDED
+    PARKED     queued       → IDLE, or      → PARKED, or    repeat/refused  repeat/refused    stop → ENDED
+                            READY if        READY with the
+                            input waits     last answer
+    ENDED      refused      refused         refused         refused         refused           nothing moves
+
+READY is fresh until a runner has held the turn, or where it was not resumed by answers:
+then no call can be open, and an interrupt ends it without a runner. Otherwise the runner
+that gets the turn closes it, since it knows how far it came.
+
+Epochs: a grant takes the next one, and so does everything that takes a turn from its
+holder. A turn that ends by its own append keeps its epoch; so an append with the current
+epoch and no lease can only be a repeat of what ended the turn, and an append with another
+epoch is stale.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import Enum, StrEnum
+from typing import Any
+
+import orjson
+
+from services.sessions.domain import answers, turn_events
+from services.sessions.domain.inbound import (
+    SYSTEM_MESSAGE,
+    USER_CUSTOM_TOOL_RESULT,
+    USER_INTERRUPT,
+    USER_MESSAGE,
+    USER_TOOL_CONFIRMATION,
+    ClientEvent,
+)
+from services.sessions.domain.log import Draft
+from services.sessions.domain.move import Move, Moved, Signal
+from services.sessions.domain.session_errors import InvalidSystemMessage, SessionEnded, SessionRunning
+from services.sessions.domain.session_state import PendingCall, SessionState, Status, TokenUsage, TurnState
+from services.sessions.domain.turn_errors import TurnLeaseLost
+
+# Grants of one turn that may be lost before the turn is given up.
+MAX_LOST_ATTEMPTS = 3
+
+END_TURN = {"type": "end_turn"}
+RETRIES_EXHAUSTED = {"type": "retries_exhausted"}
+
+NewId = Callable[[], str]
+
+
+class Phase(Enum):
+    """Where a session stands, for the table above."""
+
+    IDLE = "idle"
+    READY = "ready"
+    LEASED = "leased"
+    PARKED = "parked"
+    ENDED = "ended"
+
+
+class EndKind(StrEnum):
+    """Why a runner ends a turn."""
+
+    END_TURN = "end_turn"
+    REQUIRES_ACTION = "requires_action"
+    REFUSAL = "refusal"
+    RETRIES_EXHAUSTED = "retries_exhausted"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a runner ends a turn."""
+
+    kind: EndKind
+    # For REQUIRES_ACTION: the calls that wait.
+    parked: tuple[PendingCall, ...] = ()
+    stop_details: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnAppend:
+    """What a runner wrote."""
+
+    epoch: int
+    known_seq: int
+    events: tuple[Draft, ...] = ()
+    usage: TokenUsage | None = None
+    end: End | None = None
+    # Ids of `events` that are in the log already. Left out until a repeat shows.
+    stored_ids: frozenset[str] | None = None
+
+
+class MayBeRepeat(Exception):
+    """Whether an append is a repeat depends on which of its events are stored."""
+
+
+def phase_of(state: SessionState) -> Phase:
+    """The phase of a state."""
+    if state.archived_at or state.deleted_at or state.status in (Status.TERMINATED, Status.TIMED_OUT):
+        return Phase.ENDED
+    if state.status is Status.REQUIRES_ACTION:
+        return Phase.PARKED
+    return {TurnState.NONE: Phase.IDLE, TurnState.READY: Phase.READY, TurnState.LEASED: Phase.LEASED}[state.turn_state]
+
+
+def append_client_events(
+    state: SessionState, events: list[ClientEvent], now: datetime, new_id: NewId, *, traceparent: str = ""
+) -> Moved:
+    """Stores what a client sent, all or none, and starts, feeds, answers or interrupts the turn."""
+    move = Move(state, now, new_id)
+    waiting_before = state.pending
+    for event in events:
+        phase = phase_of(move.state)
+        handle = _CLIENT_TABLE.get((phase, event.type), _store)
+        if phase is Phase.ENDED:
+            raise SessionEnded(f"Session {state.id} has ended and takes no events.", session_id=state.id)
+        handle(move, Draft(new_id(), event.type, orjson.dumps(event.fields)), event, traceparent)
+    if phase_of(move.state) is Phase.PARKED and move.state.pending != waiting_before:
+        move.write_waiting()
+    return move.finish()
+
+
+def append_turn_events(state: SessionState, command: TurnAppend, now: datetime, new_id: NewId) -> Moved:
+    """Stores what a runner wrote under its epoch, and ends the turn where it says so.
+
+    MayBeRepeat asks for the same command with `stored_ids`; TurnLeaseLost where the
+    epoch is not the current one.
+    """
+    if command.epoch != state.turn_epoch:
+        raise TurnLeaseLost(state.id, command.epoch)
+    if state.turn_state is not TurnState.LEASED:
+        return _answer_repeat(state, command)
+    move = Move(state, now, new_id)
+    stored = command.stored_ids or frozenset()
+    fresh = [draft for draft in command.events if draft.id not in stored]
+    for draft in fresh:
+        if draft.type == "span.model_request_start":
+            move.mark_read(command.known_seq)
+        move.append(draft)
+    if command.usage is not None and (fresh or not command.events):
+        move.state.usage = move.state.usage + command.usage
+    if command.end is not None:
+        move.ended = _END_TABLE[command.end.kind](move, command.end)
+    return move.finish()
+
+
+def grant(state: SessionState, runner_id: str, now: datetime, new_id: NewId) -> Moved:
+    """Gives a waiting turn to a runner; a rescheduled session says that it runs again."""
+    move = Move(state, now, new_id)
+    if state.status is Status.RESCHEDULING:
+        move.start_running()
+    _take(move.state, runner_id)
+    return move.finish()
+
+
+def grant_at_once(moved: Moved, runner_id: str) -> Moved:
+    """Gives the turn that a move has made ready to a runner, as part of that move."""
+    state = replace(moved.state)
+    _take(state, runner_id)
+    return replace(moved, state=state)
+
+
+def _take(state: SessionState, runner_id: str) -> None:
+    assert state.turn_state is TurnState.READY, "only a waiting turn is granted"
+    state.turn_state = TurnState.LEASED
+    state.turn_holder = runner_id
+    state.turn_epoch += 1
+    state.turn_attempt += 1
+    state.pending = ()
+
+
+def expire(state: SessionState, now: datetime, new_id: NewId) -> Moved:
+    """Takes a turn from a holder whose lease ran out: the next runner gets it, up to a limit."""
+    assert state.turn_state is TurnState.LEASED, "only a held turn expires"
+    move = Move(state, now, new_id)
+    move.state.turn_epoch += 1
+    if move.state.turn_attempt >= MAX_LOST_ATTEMPTS:
+        move.write("session.error", turn_events.lost_runner_error(move.state.turn_attempt))
+        move.mark_read(move.state.last_seq)
+        move.close_turn(RETRIES_EXHAUSTED)
+        return move.finish()
+    move.stop_running()
+    move.state.turn_state = TurnState.READY
+    move.state.status = Status.RESCHEDULING
+    move.write("session.status_rescheduled")
+    move.write("session.thread_status_rescheduled", turn_events.thread_fields(move.state))
+    return move.finish()
+
+
+def release(state: SessionState, epoch: int, now: datetime, new_id: NewId) -> Moved:
+    """Takes a turn back from a holder that gives it up; the session goes on running."""
+    if epoch != state.turn_epoch or state.turn_state is not TurnState.LEASED:
+        raise TurnLeaseLost(state.id, epoch)
+    move = Move(state, now, new_id)
+    move.state.turn_state = TurnState.READY
+    move.state.turn_epoch += 1
+    move.state.turn_attempt -= 1
+    return move.finish()
+
+
+def stop(state: SessionState, now: datetime, new_id: NewId) -> Moved:
+    """Ends a session for good. A session that has ended stays as it is."""
+    move = Move(state, now, new_id)
+    if phase_of(state) is not Phase.ENDED:
+        move.revoke_turn()
+        move.state.status = Status.TERMINATED
+        move.write("session.thread_status_terminated", turn_events.thread_fields(move.state))
+        move.write("session.status_terminated")
+    return move.finish()
+
+
+def archive(state: SessionState, now: datetime, new_id: NewId) -> Moved:
+    """Closes a session that doesn't run; one that is archived stays as it is."""
+    move = Move(state, now, new_id)
+    if state.archived_at is None:
+        _refuse_running(state)
+        if state.status is Status.REQUIRES_ACTION:
+            move.state.status = Status.IDLE
+        move.state.pending = ()
+        move.state.turn_epoch += 1
+        move.state.archived_at = move.now
+    return move.finish()
+
+
+def delete(state: SessionState, now: datetime, new_id: NewId, *, refuse_running: bool) -> Moved:
+    """Removes a session and stops its work."""
+    if refuse_running:
+        _refuse_running(state)
+    move = Move(state, now, new_id)
+    if state.turn_state is not TurnState.NONE or state.status is Status.REQUIRES_ACTION:
+        move.revoke_turn()
+        move.state.status = Status.TERMINATED
+        move.write("session.thread_status_terminated", turn_events.thread_fields(move.state))
+        move.write("session.status_terminated")
+    else:
+        move.state.turn_epoch += 1
+    move.state.deleted_at = move.now
+    move.write("session.deleted")
+    return move.finish()
+
+
+def tell_update(state: SessionState, changed: Mapping[str, Any], now: datetime, new_id: NewId) -> Moved:
+    """Writes session.updated with the fields that changed."""
+    if phase_of(state) is Phase.ENDED:
+        raise SessionEnded(f"Session {state.id} has ended and can't be changed.", session_id=state.id)
+    move = Move(state, now, new_id)
+    move.write("session.updated", dict(changed))
+    move.state.revision += 1
+    return move.finish()
+
+
+def _refuse_running(state: SessionState) -> None:
+    if state.turn_state is not TurnState.NONE:
+        raise SessionRunning(
+            f"Session {state.id} is running. Send a user.interrupt and wait until it is idle.", session_id=state.id
+        )
+
+
+def _answer_repeat(state: SessionState, command: TurnAppend) -> Moved:
+    if command.stored_ids is None:
+        raise MayBeRepeat
+    if any(draft.id not in command.stored_ids for draft in command.events):
+        raise TurnLeaseLost(state.id, command.epoch)
+    return Moved(before=state, state=state, ended=True)
+
+
+# What each kind of client event does in each phase; an event that is not listed is stored and
+# does nothing else.
+
+
+def _store(move: Move, draft: Draft, _event: ClientEvent, _traceparent: str) -> None:
+    move.append_input(draft)
+
+
+def _start(move: Move, draft: Draft, _event: ClientEvent, traceparent: str) -> None:
+    move.append_input(draft)
+    move.begin_turn(traceparent)
+
+
+def _queue(move: Move, draft: Draft, _event: ClientEvent, _traceparent: str) -> None:
+    # What comes in one request with the event that starts the turn is read with it.
+    move.append_input(draft, read=move.running_is_due, starts_turn=draft.type == USER_MESSAGE)
+    state = move.state
+    if state.turn_state is TurnState.LEASED:
+        move.signal = move.signal or Signal(state.turn_holder, state.id, state.turn_epoch)
+
+
+def _refuse_while_parked(move: Move, _draft: Draft, _event: ClientEvent, _traceparent: str) -> None:
+    raise InvalidSystemMessage(
+        "A session that waits for answers takes no system.message; answer the pending calls first.",
+        session_id=move.state.id,
+    )
+
+
+def _interrupt_waiting(move: Move, draft: Draft, event: ClientEvent, traceparent: str) -> None:
+    if move.state.turn_attempt or move.state.pending:
+        _interrupt_held(move, draft, event, traceparent)
+        return
+    move.append_input(draft)
+    if not _input_waits(move):
+        move.close_turn(END_TURN)
+
+
+def _interrupt_held(move: Move, draft: Draft, _event: ClientEvent, _traceparent: str) -> None:
+    logged = move.append_input(draft)
+    state = move.state
+    state.interrupt_seq = logged.seq
+    if state.turn_state is TurnState.LEASED:
+        move.signal = Signal(state.turn_holder, state.id, state.turn_epoch, interrupt_seq=logged.seq)
+
+
+def _interrupt_parked(move: Move, draft: Draft, _event: ClientEvent, traceparent: str) -> None:
+    move.append_input(draft)
+    _give_up_calls(move)
+    if _input_waits(move):
+        move.begin_turn(traceparent)
+    else:
+        move.close_turn(END_TURN)
+
+
+def _answer(move: Move, draft: Draft, event: ClientEvent, traceparent: str) -> None:
+    call, fields = answers.match(move.state, event)
+    move.append_input(replace(draft, fields=orjson.dumps(fields)))
+    move.state.pending = answers.answered(move.state.pending, call)
+    if all(pending.answered for pending in move.state.pending):
+        move.begin_turn(traceparent)
+
+
+_CLIENT_TABLE: dict[tuple[Phase, str], Callable[[Move, Draft, ClientEvent, str], None]] = {
+    (Phase.IDLE, USER_MESSAGE): _start,
+    (Phase.READY, USER_MESSAGE): _queue,
+    (Phase.LEASED, USER_MESSAGE): _queue,
+    (Phase.PARKED, USER_MESSAGE): _queue,
+    (Phase.READY, SYSTEM_MESSAGE): _queue,
+    (Phase.LEASED, SYSTEM_MESSAGE): _queue,
+    (Phase.PARKED, SYSTEM_MESSAGE): _refuse_while_parked,
+    (Phase.READY, USER_INTERRUPT): _interrupt_waiting,
+    (Phase.LEASED, USER_INTERRUPT): _interrupt_held,
+    (Phase.PARKED, USER_INTERRUPT): _interrupt_parked,
+    **{(phase, answer): _answer for phase in Phase for answer in (USER_TOOL_CONFIRMATION, USER_CUSTOM_TOOL_RESULT)},
+}
+
+
+# How a turn ends; each answers whether it is over.
+
+
+def _end_or_go_on(move: Move, end: End) -> bool:
+    if _input_waits(move):
+        move.state.interrupt_seq = 0
+        move.state.turn_attempt = 1
+        return False
+    reason = {"type": "refusal"} if end.kind is EndKind.REFUSAL else END_TURN
+    move.close_turn(reason, end.stop_details)
+    return True
+
+
+def _end_failed(move: Move, _end: End) -> bool:
+    # What waits stays in the log and is context of the next turn, but does not start one:
+    # it would fail as this one did.
+    move.mark_read(move.state.last_seq)
+    move.close_turn(RETRIES_EXHAUSTED)
+    return True
+
+
+def _end_parked(move: Move, end: End) -> bool:
+    move.state.pending = end.parked
+    if not move.state.interrupt_seq:
+        move.park_turn()
+        return True
+    # The interrupt came while the runner was about to park.
+    _give_up_calls(move)
+    return _end_or_go_on(move, End(EndKind.INTERRUPTED))
+
+
+_END_TABLE: dict[EndKind, Callable[[Move, End], bool]] = {
+    EndKind.END_TURN: _end_or_go_on,
+    EndKind.REFUSAL: _end_or_go_on,
+    EndKind.INTERRUPTED: _end_or_go_on,
+    EndKind.RETRIES_EXHAUSTED: _end_failed,
+    EndKind.FAILED: _end_failed,
+    EndKind.REQUIRES_ACTION: _end_parked,
+}
+
+
+def _input_waits(move: Move) -> bool:
+    return any(entry.starts_turn for entry in move.state.unread)
+
+
+def _give_up_calls(move: Move) -> None:
+    """Gives every call that will not be executed a result, so that the context stays sound."""
+    for call in answers.without_result(move.state.pending):
+        move.write("agent.tool_result", turn_events.interrupted_result(call))
+        move.state.input_seq = move.state.last_seq
+    move.state.pending = ()

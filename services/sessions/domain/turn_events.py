@@ -1,0 +1,78 @@
+"""The events that the service itself writes around a turn."""
+
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from services.sessions.domain.session_state import CallKind, PendingCall, SessionState
+
+# What a call gets as its result where an interrupt came before the answer.
+INTERRUPTED_TEXT = "The call was not executed: the turn was interrupted."
+
+
+def thread_fields(state: SessionState) -> dict[str, Any]:
+    """Names the primary thread."""
+    return {"session_thread_id": state.thread_id, "agent_name": state.agent_name}
+
+
+def usage_fields(state: SessionState) -> dict[str, Any]:
+    """A snapshot of what the session spent."""
+    usage = state.usage
+    budget = orjson.loads(state.budget) if state.budget else None
+    return {
+        "usage": {
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "cache_read_input_tokens": usage.cache_read_input_tokens,
+            "cache_creation": {
+                "ephemeral_5m_input_tokens": usage.cache_creation_5m_input_tokens,
+                "ephemeral_1h_input_tokens": usage.cache_creation_1h_input_tokens,
+            },
+            "active_seconds": round(state.active_seconds, 3),
+            "budget": budget,
+            "server_tool_use": {"web_search_requests": 0, "web_fetch_requests": 0},
+        },
+        "budget": budget,
+    }
+
+
+def idle_fields(stop_reason: dict[str, Any], stop_details: Any) -> dict[str, Any]:
+    """Why a turn stopped, where published clients look for it; metadata is rendered last."""
+    fields: dict[str, Any] = {"stop_reason": stop_reason}
+    if stop_details is not None:
+        fields["stop_details"] = stop_details
+    return fields
+
+
+def interrupted_result(call: PendingCall) -> dict[str, Any]:
+    """The result of a call that nobody will execute any more."""
+    return {
+        "tool_use_id": call.event_id,
+        "content": [{"type": "text", "text": INTERRUPTED_TEXT}],
+        "is_error": True,
+        "metadata": {"tool_use_id": call.block_id},
+    }
+
+
+def lost_runner_error(attempts: int) -> dict[str, Any]:
+    """What a session says when its turn was lost with one runner after another."""
+    message = f"The turn was given up after {attempts} runners in a row stopped answering while they ran it."
+    return {
+        "error": {"type": "turn_attempts_exhausted", "message": message, "retry_status": "unknown"},
+        "content": [{"type": "text", "text": message}],
+    }
+
+
+def parked_call(event_id: str, event_type: str, fields: dict[str, Any]) -> PendingCall:
+    """What has to be remembered of a call that waits for a client."""
+    kind = CallKind.CUSTOM if event_type == "agent.custom_tool_use" else CallKind.CONFIRMATION
+    content = fields.get("content")
+    block = content[0] if isinstance(content, list) and content and isinstance(content[0], dict) else {}
+    return PendingCall(event_id, str(block.get("id") or event_id), kind)
+
+
+def active_seconds(state: SessionState, now: datetime) -> float:
+    """Seconds in which a turn ran, up to now."""
+    running = (now - state.running_since).total_seconds() if state.running_since else 0.0
+    return state.active_seconds + max(0.0, running)

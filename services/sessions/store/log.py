@@ -1,0 +1,199 @@
+"""The event log: appended under a session's lock, together with everything that goes with it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from kit.clock import rfc3339
+from kit.postgres import Tx
+from services.sessions.domain.log import UNREAD, LoggedEvent
+from services.sessions.domain.move import Moved
+from services.sessions.domain.session_state import TurnState
+from services.sessions.store.turns import session_values
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxMessage:
+    """What leaves with an append."""
+
+    workspace_id: str
+    message_id: str
+    subject: str
+    # Base64 of the payload.
+    payload: str
+    headers: dict[str, str] | None = None
+
+
+class LogStore:
+    """Writes and reads of one transaction."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+
+    async def save(
+        self, moves: Sequence[Moved], messages: Iterable[OutboxMessage], lease_seconds: float
+    ) -> None:
+        """Saves finished moves in one statement: log, sessions, turns and outbox.
+
+        Several moves of one session stand in their order; the last one's state is saved.
+        """
+        last = {moved.state.id: moved for moved in moves}
+        first = {moved.state.id: moved.before for moved in reversed(moves)}
+        changed = [
+            moved.state
+            for session_id, moved in last.items()
+            if (first[session_id].turn_state, first[session_id].turn_epoch)
+            != (moved.state.turn_state, moved.state.turn_epoch)
+        ]
+        await self._tx.execute(
+            """
+            WITH saved AS (
+                UPDATE sessions AS s
+                SET revision = m.revision, archived_at = m.archived_at, deleted_at = m.deleted_at,
+                    updated_at = m.updated_at, status = m.status, last_seq = m.last_seq, input_seq = m.input_seq,
+                    turn_epoch = m.turn_epoch, turn_state = m.turn_state, turn_attempt = m.turn_attempt,
+                    turn_holder = m.turn_holder, interrupt_seq = m.interrupt_seq, unread = m.unread,
+                    pending = m.pending, stop_reason = m.stop_reason, input_tokens = m.input_tokens,
+                    output_tokens = m.output_tokens, cache_read_input_tokens = m.cache_read_input_tokens,
+                    cache_creation_5m_input_tokens = m.cache_creation_5m_input_tokens,
+                    cache_creation_1h_input_tokens = m.cache_creation_1h_input_tokens,
+                    active_seconds = m.active_seconds, running_since = m.running_since, traceparent = m.traceparent
+                FROM json_to_recordset(%(sessions)s::json) AS m(
+                    workspace_id text, id text, revision integer, archived_at timestamptz, deleted_at timestamptz,
+                    updated_at timestamptz, status text, last_seq bigint, input_seq bigint, turn_epoch bigint,
+                    turn_state text, turn_attempt integer, turn_holder text, interrupt_seq bigint, unread text,
+                    pending text, stop_reason text, input_tokens bigint, output_tokens bigint,
+                    cache_read_input_tokens bigint, cache_creation_5m_input_tokens bigint,
+                    cache_creation_1h_input_tokens bigint, active_seconds double precision,
+                    running_since timestamptz, traceparent text)
+                WHERE s.id = m.id AND s.workspace_id = m.workspace_id
+            ), logged AS (
+                INSERT INTO events (workspace_id, session_id, seq, id, type, in_context, created_at, body)
+                SELECT workspace_id, session_id, seq, id, type, in_context, created_at, body
+                FROM json_to_recordset(%(events)s::json) AS e(
+                    workspace_id text, session_id text, seq bigint, id text, type text, in_context boolean,
+                    created_at timestamptz, body text)
+            ), sent AS (
+                INSERT INTO outbox (workspace_id, message_id, subject, payload, headers)
+                SELECT workspace_id, message_id, subject, decode(payload, 'base64'), headers
+                FROM json_to_recordset(%(messages)s::json) AS o(
+                    workspace_id text, message_id text, subject text, payload text, headers jsonb)
+            ), ended AS (
+                DELETE FROM turns WHERE session_id = ANY(%(ended)s)
+            )
+            INSERT INTO turns (workspace_id, session_id, epoch, holder, expires_at, ready_at)
+            SELECT workspace_id, session_id, epoch, holder,
+                   CASE WHEN holder <> '' THEN clock_timestamp() + make_interval(secs => %(lease_seconds)s) END,
+                   clock_timestamp()
+            FROM json_to_recordset(%(turns)s::json) AS t(
+                workspace_id text, session_id text, epoch bigint, holder text)
+            ON CONFLICT (session_id) DO UPDATE
+            SET epoch = excluded.epoch, holder = excluded.holder, expires_at = excluded.expires_at,
+                ready_at = excluded.ready_at
+            """,
+            {
+                "sessions": _dump([session_values(moved.state) for moved in last.values()]),
+                "events": _dump([_event_values(moved, event) for moved in moves for event in moved.events]),
+                "messages": _dump(list(messages)),
+                "ended": [state.id for state in changed if state.turn_state is TurnState.NONE],
+                "turns": _dump(
+                    [
+                        {
+                            "workspace_id": state.workspace_id,
+                            "session_id": state.id,
+                            "epoch": state.turn_epoch,
+                            "holder": state.turn_holder if state.turn_state is TurnState.LEASED else "",
+                        }
+                        for state in changed
+                        if state.turn_state is not TurnState.NONE
+                    ]
+                ),
+                "lease_seconds": lease_seconds,
+            },
+        )
+
+    async def mark_read(self, session_id: str, seqs: Sequence[int], moment: datetime) -> list[LoggedEvent]:
+        """Puts the time of reading into queued inputs, and answers with what they look like now."""
+        rows = await self._tx.all(
+            """
+            UPDATE events
+            SET body = overlay(body PLACING %(read)s FROM position(%(unread)s IN body) FOR length(%(unread)s))
+            WHERE session_id = %(session_id)s AND seq = ANY(%(seqs)s) AND position(%(unread)s IN body) > 0
+            RETURNING id, seq, type, created_at, body
+            """,
+            {
+                "session_id": session_id,
+                "seqs": list(seqs),
+                "unread": UNREAD,
+                "read": f'"processed_at":"{rfc3339(moment)}"',
+            },
+        )
+        return sorted((_logged(row) for row in rows), key=lambda event: event.seq)
+
+    async def stored_ids(self, session_id: str, event_ids: Sequence[str]) -> frozenset[str]:
+        """Which of the events are in the log already."""
+        rows = await self._tx.all(
+            "SELECT id FROM events WHERE session_id = %(session_id)s AND id = ANY(%(ids)s) ORDER BY seq LIMIT 10000",
+            {"session_id": session_id, "ids": list(event_ids)},
+        )
+        return frozenset(row[0] for row in rows)
+
+    async def by_ids(self, session_id: str, event_ids: Sequence[str]) -> list[LoggedEvent]:
+        """Named events of a session, in the order of their seq."""
+        rows = await self._tx.all(
+            """
+            SELECT id, seq, type, created_at, body FROM events
+            WHERE session_id = %(session_id)s AND id = ANY(%(ids)s) ORDER BY seq LIMIT 10000
+            """,
+            {"session_id": session_id, "ids": list(event_ids)},
+        )
+        return [_logged(row) for row in rows]
+
+    async def context(self, session_id: str, after_seq: int, up_to_seq: int, limit: int) -> list[LoggedEvent]:
+        """Events that shape the model's context, after one seq and up to another."""
+        rows = await self._tx.all(
+            """
+            SELECT id, seq, type, created_at, body FROM events
+            WHERE session_id = %(session_id)s AND in_context AND seq > %(after_seq)s AND seq <= %(up_to_seq)s
+            ORDER BY seq LIMIT %(limit)s
+            """,
+            {"session_id": session_id, "after_seq": after_seq, "up_to_seq": up_to_seq, "limit": limit},
+        )
+        return [_logged(row) for row in rows]
+
+    async def inputs(self, session_id: str, after_seq: int, limit: int) -> list[LoggedEvent]:
+        """Client events, after a seq, that shape the model's context."""
+        rows = await self._tx.all(
+            """
+            SELECT id, seq, type, created_at, body FROM events
+            WHERE session_id = %(session_id)s AND in_context AND seq > %(after_seq)s
+              AND type NOT LIKE 'agent.%%'
+            ORDER BY seq LIMIT %(limit)s
+            """,
+            {"session_id": session_id, "after_seq": after_seq, "limit": limit},
+        )
+        return [_logged(row) for row in rows]
+
+
+def _event_values(moved: Moved, event: LoggedEvent) -> dict[str, Any]:
+    return {
+        "workspace_id": moved.state.workspace_id,
+        "session_id": moved.state.id,
+        "seq": event.seq,
+        "id": event.id,
+        "type": event.type,
+        "in_context": event.in_context,
+        "created_at": event.created_at,
+        "body": event.body.decode(),
+    }
+
+
+def _logged(row: tuple[Any, ...]) -> LoggedEvent:
+    return LoggedEvent(row[0], row[1], row[2], row[3], row[4].encode())
+
+
+def _dump(values: list[Any]) -> str:
+    return orjson.dumps(values).decode()
