@@ -17,7 +17,7 @@ SELECT s.workspace_id, s.id, s.created_at, s.revision, s.agent_id, s.agent_versi
        s.deployment_id, s.budget, s.outcome_evaluations, s.thread_id, s.archived_at, s.deleted_at, s.updated_at,
        s.status, s.last_seq, s.stop_reason, s.input_tokens, s.output_tokens, s.cache_read_input_tokens,
        s.cache_creation_5m_input_tokens, s.cache_creation_1h_input_tokens, s.active_seconds, s.running_since,
-       v.document, v.model
+       v.document, v.model, v.model_id
 FROM sessions s
 LEFT JOIN agent_versions v
   ON v.workspace_id = %(workspace_id)s AND v.agent_id = s.agent_id AND v.version = s.agent_version
@@ -32,6 +32,8 @@ class SessionRecord:
     row: SessionRow
     agent_document: str
     agent_model: str
+    # The model's id of the saved version, whatever the session makes of it.
+    saved_model_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,5 +196,5 @@ def _order(after: Position | None, ascending: bool) -> LiteralString:
 
 def _record(found: tuple[object, ...]) -> SessionRecord:
     row = SessionRow(*found[:_ROW_WIDTH])  # type: ignore[arg-type]
-    document, model = found[_ROW_WIDTH:]
-    return SessionRecord(row, row.agent_document or str(document), row.agent_model or str(model))
+    document, model, model_id = found[_ROW_WIDTH:]
+    return SessionRecord(row, row.agent_document or str(document), row.agent_model or str(model), str(model_id))

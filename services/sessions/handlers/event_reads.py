@@ -1,0 +1,110 @@
+"""Reading event logs: pages for listings, a stream of batches for replay.
+
+This is half of EventsService; `handlers/events.py` appends. Nothing here decodes an
+event. A cursor belongs to one session with its filters and order; within them it names
+the seq after which to go on.
+"""
+
+from collections.abc import AsyncIterator
+
+import orjson
+
+from kit.pages import decode_cursor, encode_cursor
+from kit.postgres import Database
+from kit.rpc.context import current_context
+from managed_agents.sessions.v1.common_pb2 import PageInfo
+from managed_agents.sessions.v1.sessions_pb2 import (
+    ListEventsRequest,
+    ListEventsResponse,
+    ReadEventsRequest,
+    ReadEventsResponse,
+)
+from services.sessions.domain.session_errors import EventNotFound, InvalidRequest, SessionNotFound
+from services.sessions.handlers.moments import read_bounds
+from services.sessions.handlers.session_messages import STATUSES, event_messages
+from services.sessions.store.event_reads import EventFilter, EventReads, LogEnd
+
+# Events in one message of a replay.
+BATCH_EVENTS = 1000
+MAX_TYPES = 100
+
+
+class EventReadsHandlers:
+    """ListEvents and ReadEvents."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def ListEvents(self, request: ListEventsRequest, _rpc: object) -> ListEventsResponse:
+        """One page of a log, in either order."""
+        scope = _scope(request)
+        narrowed = EventFilter(types=tuple(request.types), **read_bounds(request))
+        async with self._database.read(current_context().workspace_id) as tx:
+            reads = EventReads(tx)
+            after_seq = await _start(reads, request, scope)
+            page = await reads.page(
+                request.session_id, narrowed, after_seq, descending=request.descending, limit=request.page.limit
+            )
+        if page is None:
+            raise session_not_found(request.session_id)
+        next_cursor = encode_cursor(scope, {"seq": page.events[-1][0]}) if page.has_more else ""
+        return ListEventsResponse(events=event_messages(page.events), page_info=PageInfo(next_cursor=next_cursor))
+
+    async def ReadEvents(self, request: ReadEventsRequest, _rpc: object) -> AsyncIterator[ReadEventsResponse]:
+        """The log after a seq, up to its end when the call came; at least one message."""
+        workspace_id = current_context().workspace_id
+        async with self._database.read(workspace_id) as tx:
+            end = await EventReads(tx).end_of(request.session_id)
+            if end is None:
+                raise session_not_found(request.session_id)
+            batch = await EventReads(tx).batch(request.session_id, request.after_seq, end.last_seq, BATCH_EVENTS)
+        yield _batch_message(batch, end)
+        # Between batches no connection is held: the reader decides how fast this goes.
+        while batch and batch[-1][0] < end.last_seq:
+            async with self._database.read(workspace_id) as tx:
+                batch = await EventReads(tx).batch(request.session_id, batch[-1][0], end.last_seq, BATCH_EVENTS)
+            if batch:
+                yield _batch_message(batch, end)
+
+
+def session_not_found(session_id: str) -> SessionNotFound:
+    """The refusal for an id that this workspace does not have."""
+    return SessionNotFound(f"Session not found: {session_id}", session_id=session_id)
+
+
+async def _start(reads: EventReads, request: ListEventsRequest, scope: str) -> int | None:
+    if request.page.cursor and request.after_event_id:
+        raise InvalidRequest("page and after_id name a position each; send one of them.", field="after_id")
+    if request.page.cursor:
+        return decode_cursor(request.page.cursor, scope)["seq"]
+    if not request.after_event_id:
+        return None
+    seq = await reads.seq_of(request.session_id, request.after_event_id)
+    if seq is None:
+        if await reads.end_of(request.session_id) is None:
+            raise session_not_found(request.session_id)
+        raise EventNotFound(
+            f"after_id names {request.after_event_id}, which is not in the log of session {request.session_id}.",
+            field="after_id",
+            event_id=request.after_event_id,
+        )
+    return seq
+
+
+def _scope(request: ListEventsRequest) -> str:
+    if len(request.types) > MAX_TYPES:
+        raise InvalidRequest(f"types[] takes at most {MAX_TYPES} values.", field="types[]")
+    narrowed = [
+        request.session_id,
+        request.descending,
+        sorted(set(request.types)),
+        request.created_at_gt,
+        request.created_at_gte,
+        request.created_at_lt,
+        request.created_at_lte,
+    ]
+    return "events" + orjson.dumps(narrowed).decode()
+
+
+def _batch_message(batch: list[tuple[int, str, str, str]], end: LogEnd) -> ReadEventsResponse:
+    return ReadEventsResponse(events=event_messages(batch), last_seq=end.last_seq, status=STATUSES[end.status])
