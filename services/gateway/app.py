@@ -23,7 +23,8 @@ from .operation import Operation
 from .operation.dispatch import build_routes, no_route
 from .operation.openapi import document
 from .operation.shell import Shell
-from .routes import agents, environments
+from .routes import agents, environments, models
+from .routes.runtime import RuntimeRoutes
 
 TITLE = "managed-agents"
 
@@ -36,9 +37,10 @@ def build_version() -> str:
         return "0"
 
 
-def all_operations() -> tuple[Operation, ...]:
+def all_operations(settings: GatewaySettings) -> tuple[Operation, ...]:
     """Every route that this build serves."""
-    return (*agents.OPERATIONS, *environments.OPERATIONS)
+    runtime = RuntimeRoutes(version=build_version(), auth_enabled=settings.api_key is not None)
+    return (*agents.OPERATIONS, *environments.OPERATIONS, *models.OPERATIONS, *runtime.operations())
 
 
 def create_app(settings: GatewaySettings, clients: Clients, operations: Sequence[Operation]) -> ASGIApp:
@@ -122,13 +124,8 @@ async def build() -> lifecycle.Service:
     """Read the settings and join the parts in the order of their start."""
     settings = load(GatewaySettings)
     telemetry.setup("gateway", settings.log_level)
-    clients = connect(
-        sessions_address=settings.sessions_address,
-        runner_address=settings.runner_address,
-        token=settings.internal_token(),
-        call_seconds=settings.call_seconds,
-    )
-    server = HttpServer(create_app(settings, clients, all_operations()), settings)
+    clients = connect(settings.addresses(), token=settings.internal_token(), call_seconds=settings.call_seconds)
+    server = HttpServer(create_app(settings, clients, all_operations(settings)), settings)
     service = lifecycle.Service()
     service.add("clients", _nothing, clients.close)
     service.add("http", server.start, server.stop)

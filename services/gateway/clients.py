@@ -2,41 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import grpc
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from kit.rpc import client as rpc_client
-from managed_agents.context.v1.context_pb2 import CallContext
+from kit.errors import DomainError
+from kit.rpc.client import Channel
+from kit.rpc.context import CallContext
 from managed_agents.sessions.v1.agents_pb2_grpc import AgentsServiceStub
 from managed_agents.sessions.v1.environments_pb2_grpc import EnvironmentsServiceStub
 from managed_agents.sessions.v1.sessions_pb2_grpc import EventsServiceStub, SessionsServiceStub
+from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceStub
 from managed_agents.worker.v1.runner_pb2_grpc import RunnerServiceStub
 
-__all__ = ["CallContext", "Clients"]
+__all__ = ["CallContext", "Clients", "connect"]
 
 
 @dataclass(slots=True)
 class Clients:
-    """The stubs that routes call, and the one way to call them."""
+    """The stubs that routes call, and the health of what is behind them.
+
+    A method of a stub takes the request and `context`, `timeout_seconds`, `retry`; a
+    refusal comes back as a DomainError.
+    """
 
     agents: Any
     environments: Any
     sessions: Any
     events: Any
+    settings: Any
     runner: Any
-    call_seconds: float = 30.0
-    channels: list[grpc.aio.Channel] = field(default_factory=list)
+    channels: list[Channel] = field(default_factory=list)
+    health: dict[str, Any] = field(default_factory=dict)
 
-    async def ask(self, rpc: Any, request: Any, context: CallContext, *, seconds: float | None = None) -> Any:
-        """One unary call: context and deadline go along, a refusal comes back as a DomainError."""
-        deadline = self.call_seconds if seconds is None else seconds
-        return await rpc_client.call(rpc, request, context=context, seconds=deadline)
-
-    def follow(self, rpc: Any, request: Any, context: CallContext, *, seconds: float | None = None) -> Any:
-        """One server stream, to be iterated; errors come as in `ask`."""
-        return rpc_client.stream(rpc, request, context=context, seconds=seconds)
+    async def check(self, seconds: float) -> dict[str, str]:
+        """For each service `ok`, `not_serving` or `unreachable`, asked all at once."""
+        states = await asyncio.gather(*(_state(stub, seconds) for stub in self.health.values()))
+        return dict(zip(self.health, states, strict=True))
 
     async def close(self) -> None:
         """Close every channel."""
@@ -44,16 +50,29 @@ class Clients:
             await channel.close()
 
 
-def connect(*, sessions_address: str, runner_address: str, token: str | None, call_seconds: float) -> Clients:
-    """Open the channels; nothing is sent before the first call."""
-    sessions = rpc_client.channel(sessions_address, token=token)
-    runner = rpc_client.channel(runner_address, token=token)
+def connect(addresses: Mapping[str, str], *, token: str | None, call_seconds: float) -> Clients:
+    """Channels to the services of `addresses`, by name; nothing is sent before the first call."""
+    channels = {
+        name: Channel(address, token=token, timeout_seconds=call_seconds)
+        for name, address in addresses.items()
+        if address
+    }
+    sessions, vault, runner = channels["sessions"], channels["vault"], channels["runner"]
     return Clients(
-        agents=AgentsServiceStub(sessions),
-        environments=EnvironmentsServiceStub(sessions),
-        sessions=SessionsServiceStub(sessions),
-        events=EventsServiceStub(sessions),
-        runner=RunnerServiceStub(runner),
-        call_seconds=call_seconds,
-        channels=[sessions, runner],
+        agents=sessions.stub(AgentsServiceStub),
+        environments=sessions.stub(EnvironmentsServiceStub),
+        sessions=sessions.stub(SessionsServiceStub),
+        events=sessions.stub(EventsServiceStub),
+        settings=vault.stub(SettingsServiceStub),
+        runner=runner.stub(RunnerServiceStub),
+        channels=list(channels.values()),
+        health={name: channel.stub(HealthStub) for name, channel in channels.items()},
     )
+
+
+async def _state(stub: Any, seconds: float) -> str:
+    try:
+        answer = await stub.Check(HealthCheckRequest(), context=CallContext(), timeout_seconds=seconds)
+    except DomainError:
+        return "unreachable"
+    return "ok" if answer.status == HealthCheckResponse.SERVING else "not_serving"

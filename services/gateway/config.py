@@ -16,17 +16,18 @@ class GatewaySettings(BaseServiceSettings):
     port: int = Field(default=3000, ge=0, le=65535)
     api_key: SecretStr | None = None
     sessions_address: str
-    vault_address: str = ""
+    vault_address: str
+    runner_address: str
+    # Only asked for their health; left out where they don't run.
     scheduler_address: str = ""
     queue_address: str = ""
-    runner_address: str = ""
     # Comma-separated in the environment.
     anthropic_versions: str = ",".join(DEFAULT_VERSIONS)
     cors_origins: str = ""
     # Seconds that open requests and streams get when the process stops.
     shutdown_seconds: float = Field(default=10.0, gt=0, le=300)
     # Seconds that one call to a service may take.
-    call_seconds: float = Field(default=30.0, gt=0, le=300)
+    call_seconds: float = Field(default=15.0, gt=0, le=300)
 
     @field_validator("api_key")
     @classmethod
@@ -36,6 +37,16 @@ class GatewaySettings(BaseServiceSettings):
     def supported_versions(self) -> frozenset[str]:
         """The `anthropic-version` values that are admitted."""
         return frozenset(_split(self.anthropic_versions))
+
+    def addresses(self) -> dict[str, str]:
+        """Where each service listens, by its name."""
+        return {
+            "sessions": self.sessions_address,
+            "vault": self.vault_address,
+            "scheduler": self.scheduler_address,
+            "queue": self.queue_address,
+            "runner": self.runner_address,
+        }
 
     def allowed_origins(self) -> tuple[str, ...]:
         """Origins whose pages may call the API; none by default."""

@@ -63,6 +63,7 @@ class Call:
     query: Mapping[str, Any] = field(default_factory=dict)
     raw_body: bytes = b""
     body: Any = None
+    _context: CallContext | None = None
 
     @property
     def published(self) -> bool:
@@ -82,11 +83,21 @@ class Call:
     @property
     def context(self) -> CallContext:
         """What every rpc of this call carries."""
-        return self.admitted.context()
+        if self._context is None:
+            self._context = self.admitted.context()
+        return self._context
 
     async def ask(self, rpc: Any, request: Any, *, seconds: float | None = None) -> Any:
-        """Call a service under this request's context; its refusal is raised as it is."""
-        return await self.clients.ask(rpc, request, self.context, seconds=seconds)
+        """Call a service under this request's context; its refusal is raised as it is.
+
+        A read is tried once more where the service was just not there.
+        """
+        is_read = self.scope["method"] in ("GET", "HEAD")
+        return await rpc(request, context=self.context, timeout_seconds=seconds, retry=is_read)
+
+    def follow(self, rpc: Any, request: Any) -> Any:
+        """Open a server stream under this request's context; iterate it, and cancel it when leaving early."""
+        return rpc(request, context=self.context)
 
     def idempotency(self) -> Idempotency:
         """How a repeat of this write is recognised.

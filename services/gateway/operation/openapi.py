@@ -62,7 +62,7 @@ def document(operations: Sequence[Operation], *, title: str, version: str, authe
     schemas["Error"] = _ERROR_SCHEMA
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, references)
+        paths.setdefault(_public(operation.path), {})[operation.method.lower()] = _operation(operation, references)
     rendered: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": title, "version": version, "description": DESCRIPTION},
@@ -90,7 +90,7 @@ def _operation(operation: Operation, references: dict[Any, Any]) -> dict[str, An
         "summary": operation.summary,
         "tags": [operation.tag],
         "parameters": [
-            *_path_parameters(operation.path),
+            *_path_parameters(_public(operation.path)),
             *(_query_parameter(each) for each in operation.query or ()),
             *_header_parameters(operation),
         ],
@@ -161,6 +161,11 @@ def _header_parameters(operation: Operation) -> list[dict[str, Any]]:
             "schema": {"type": "string", "minLength": 1, "maxLength": 255},
         }
     ]
+
+
+def _public(path: str) -> str:
+    """The path without the converters of its parameters."""
+    return path.replace(":path}", "}")
 
 
 def _name(model: type[BaseModel]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import orjson
+
 from managed_agents.sessions.v1.agents_pb2 import Agent
 
 from .splice import members, object_of, text, text_or_null
@@ -9,7 +11,7 @@ from .splice import members, object_of, text, text_or_null
 
 def render_agent(agent: Agent, *, published: bool) -> bytes:
     """One version of an agent."""
-    model = b'"model":' + (agent.model_json if published else text(agent.model_id))
+    model = b'"model":' + (_published_model(agent.model_json) if published else text(agent.model_id))
     return object_of(
         (
             b'"id":%b,"type":"agent"' % text(agent.id),
@@ -22,3 +24,13 @@ def render_agent(agent: Agent, *, published: bool) -> bytes:
             b'"archived_at":' + text_or_null(agent.archived_at),
         )
     )
+
+
+def _published_model(model_json: bytes) -> bytes:
+    # The published type knows two speeds; a local third one is left out rather than renamed.
+    if b'"extended"' not in model_json:
+        return model_json
+    model = orjson.loads(model_json)
+    if model.get("speed") == "extended":
+        del model["speed"]
+    return orjson.dumps(model)
