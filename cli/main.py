@@ -1,0 +1,151 @@
+"""Entry point of the command `managed-agents`. Each command loads what it needs only when it runs."""
+
+import asyncio
+import json
+import os
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="managed-agents",
+    help="A platform that runs AI agents on your own machines.",
+    epilog="Start with `managed-agents demo --serve`: it starts the platform and lets a first agent do a small task. "
+    "`managed-agents doctor` says what works on this machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode="markdown",
+)
+
+Port = Annotated[
+    int,
+    typer.Option("--port", "-p", min=1, max=65535, envvar="MANAGED_AGENTS_PORT", help="Port of the API and its docs."),
+]
+Host = Annotated[
+    str,
+    typer.Option(
+        envvar="MANAGED_AGENTS_HOST",
+        help="Address to listen on. Beyond this machine (0.0.0.0), set MANAGED_AGENTS_API_KEY too.",
+    ),
+]
+DataDir = Annotated[
+    Path,
+    typer.Option(
+        envvar="MANAGED_AGENTS_DATA_DIR",
+        help="Folder for database, messages, keys, logs and the agents' working directories. One platform each.",
+    ),
+]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        envvar="MANAGED_AGENTS_DATABASE_URL",
+        show_envvar=True,
+        show_default=False,
+        help="A PostgreSQL server of yours instead of the embedded one; its user must be able to create roles.",
+    ),
+]
+NatsUrl = Annotated[
+    str | None,
+    typer.Option(
+        envvar="MANAGED_AGENTS_NATS_URL",
+        show_default=False,
+        help="A NATS server of yours (with JetStream) instead of the embedded one.",
+    ),
+]
+Runners = Annotated[int, typer.Option(min=1, max=64, help="How many runner processes work on turns.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print data for programs instead of text for people.")]
+
+DEFAULT_PORT, DEFAULT_HOST, DEFAULT_DATA_DIR = 3000, "127.0.0.1", Path(".managed-agents")
+
+
+def say(text: str) -> None:
+    """Tell the person at the terminal, apart from a command's output."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"managed-agents {version('managed-agents')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    return None
+
+
+@app.command(
+    epilog="Examples: `managed-agents up` · `managed-agents up --port 8080 --data-dir /var/lib/agents` · "
+    "`managed-agents up --database-url postgresql://admin@db/agents --nats-url nats://token@mq:4222`"
+)
+def up(
+    port: Port = DEFAULT_PORT,
+    host: Host = DEFAULT_HOST,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+    database_url: DatabaseUrl = None,
+    nats_url: NatsUrl = None,
+    runners: Runners = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Start the platform and keep it running until Ctrl-C.
+
+    It prints one line when everything is healthy. PostgreSQL and NATS are started in the data folder unless URLs are
+    given. A service that crashes is started again. A second Ctrl-C ends everything at once.
+    """
+    from cli.supervisor import Options, Supervisor
+    from cli.up import for_ever, serve
+
+    options = Options(
+        host=host, port=port, data_dir=data_dir, runners=runners, database_url=database_url, nats_url=nats_url
+    )
+
+    async def announce(supervisor: Supervisor) -> None:
+        if as_json:
+            facts = {"url": supervisor.url, "pid": os.getpid(), "data_dir": str(supervisor.folder.path)}
+            print(json.dumps(facts), flush=True)
+        else:
+            print(
+                f"managed-agents is up at {supervisor.url} (API under /v1, docs at /docs; "
+                f"logs in {supervisor.folder.path / 'logs'}). Ctrl-C stops it.",
+                flush=True,
+            )
+        await for_ever()
+
+    _warn_if_open(host)
+    _finish(asyncio.run(_told(serve(options, say=say, work=announce))))
+
+
+def _warn_if_open(host: str) -> None:
+    from cli import config
+
+    if host not in ("127.0.0.1", "::1", "localhost") and config.api_key() is None:
+        say(f"Warning: whoever can reach {host} may use this platform. Set MANAGED_AGENTS_API_KEY to ask for a key.")
+
+
+async def _told(command) -> int:
+    """Run a command and turn its plain reasons into a message and an exit code."""
+    from cli.errors import CannotStart, CommandFailed
+
+    try:
+        return await command or 0
+    except (CannotStart, CommandFailed) as reason:
+        say(f"managed-agents: {reason}")
+        return 1
+
+
+def _finish(code: int) -> None:
+    if code:
+        raise typer.Exit(code)
+
+
+def main() -> None:
+    app()
