@@ -1,0 +1,17 @@
+"""What tests build on: real servers, fresh databases, waiting for a condition. Nothing else may import it.
+
+Fixtures of every test (tests/conftest.py, from `kit.testing.fixtures`):
+
+    postgres             DSN of a real PostgreSQL, one for the whole run (superuser)
+    nats_url             URL of a real NATS with JetStream, one for the whole run
+    nats                 a connection to it (kit.nats.Nats)
+    make_database        dsn = await make_database("sessions", folder): a fresh, migrated database, reached by the
+                         service's own role; dropped after the test
+    clock                a clock that the test moves
+"""
+
+from kit.testing.clock import FixedClock
+from kit.testing.database import database
+from kit.testing.waiting import await_until, free_port
+
+__all__ = ["FixedClock", "await_until", "database", "free_port"]

@@ -1,0 +1,56 @@
+"""A fresh database for each test: migrated once into a template, then copied, which takes some milliseconds.
+
+The database is reached by the service's own role, so a test also proves that the role may do what it does.
+"""
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+from kit.embedded.roles import create_role_and_schema
+from kit.migrate import migrate
+
+
+@asynccontextmanager
+async def database(server_dsn: str, schema: str, folder: Path | None = None) -> AsyncIterator[str]:
+    """The DSN of a new database with the schema of these migrations (or an empty schema); dropped afterwards."""
+    template = await _template(server_dsn, schema, folder)
+    name = f"t_{secrets.token_hex(6)}"
+    async with await psycopg.AsyncConnection.connect(server_dsn, autocommit=True) as admin:
+        create = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+        await admin.execute(create.format(sql.Identifier(name), sql.Identifier(template)))
+        try:
+            yield psycopg.conninfo.make_conninfo(server_dsn, dbname=name, user=schema)
+        finally:
+            await admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+async def _template(server_dsn: str, schema: str, folder: Path | None) -> str:
+    """Build the template unless it stands; processes that need the same one take turns."""
+    name = f"template_{schema}_{_fingerprint(folder)}"
+    async with await psycopg.AsyncConnection.connect(server_dsn, autocommit=True) as admin:
+        await admin.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", ["test templates"])
+        found = await admin.execute("SELECT datistemplate FROM pg_database WHERE datname = %s", [name])
+        if (await found.fetchone()) == (True,):
+            return name
+        await admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+        # Blocking, and with connections of its own: kept off the loop of the test.
+        dsns = await asyncio.to_thread(create_role_and_schema, server_dsn, name, [schema])
+        if folder is not None:
+            await migrate(dsns[schema], schema, folder)
+        # The mark that it is whole: what a killed run left behind has none and is made anew.
+        await admin.execute(sql.SQL("ALTER DATABASE {} IS_TEMPLATE true").format(sql.Identifier(name)))
+    return name
+
+
+def _fingerprint(folder: Path | None) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.sql")) if folder is not None else ():
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
