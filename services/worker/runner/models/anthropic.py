@@ -1,0 +1,235 @@
+"""The Messages API, through its official SDK.
+
+Streams with tools and thinking, marks the prompt for the vendor's cache, and sends system messages in the middle of a
+conversation as turns of their own. The SDK's own retries are off: the loop retries, where users can see it. The raw
+stream is read in place of the SDK's typed one for the reason that `wire` gives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import anthropic
+import httpx2
+import orjson
+
+from services.worker.runner.models.base import (
+    Message,
+    ModelAccess,
+    ModelDelta,
+    ModelError,
+    ModelErrorKind,
+    ModelInfo,
+    ModelRequest,
+    Stop,
+    StopReason,
+    TextDelta,
+    ThinkingDelta,
+    ThinkingEnd,
+    ThinkingStart,
+    TokenUsage,
+    UsageReport,
+    error_from_status,
+)
+from services.worker.runner.models.wire import error_message, json_frames, retry_after_seconds, tool_call
+
+DEFAULT_MAX_TOKENS = 16_000
+CONNECT_SECONDS, SILENCE_SECONDS = 10.0, 300.0
+FAST_MODE_BETA = "fast-mode-2026-02-01"
+_CACHED = {"type": "ephemeral"}
+# Families that decide by themselves how much to think.
+_ADAPTIVE = re.compile(r"claude-(opus|sonnet|fable)-(4-[6-9]|[5-9])")
+_STOPS = {
+    "tool_use": StopReason.TOOL_USE,
+    "max_tokens": StopReason.MAX_TOKENS,
+    "model_context_window_exceeded": StopReason.MAX_TOKENS,
+    "refusal": StopReason.REFUSAL,
+}
+_STREAM_ERRORS = {
+    "overloaded_error": ModelErrorKind.OVERLOADED,
+    "rate_limit_error": ModelErrorKind.RATE_LIMITED,
+    "timeout_error": ModelErrorKind.TIMEOUT,
+    "api_error": ModelErrorKind.SERVER,
+    "authentication_error": ModelErrorKind.AUTHENTICATION,
+    "permission_error": ModelErrorKind.AUTHENTICATION,
+    "billing_error": ModelErrorKind.BILLING,
+    "not_found_error": ModelErrorKind.NOT_FOUND,
+    "invalid_request_error": ModelErrorKind.INVALID_REQUEST,
+}
+
+
+class AnthropicModel:
+    """The vendor `anthropic`, or whoever speaks its protocol at `base_url`."""
+
+    def __init__(self, access: ModelAccess) -> None:
+        self._client = anthropic.AsyncAnthropic(
+            api_key=access.api_key or "none",
+            base_url=access.base_url or "https://api.anthropic.com",
+            max_retries=0,
+            timeout=httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
+        )
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        """Asks, and yields what comes until Stop. Raises ModelError."""
+        try:
+            async with (
+                self._client.messages.with_streaming_response.create(**_body(request), stream=True) as response,
+                aclosing(_Answer(request).read(json_frames(response.iter_bytes()))) as deltas,
+            ):
+                async for delta in deltas:
+                    yield delta
+        except anthropic.APIError as error:
+            raise _translated(error) from error
+        except httpx2.HTTPError as error:
+            raise ModelError(ModelErrorKind.CONNECTION, "The connection to the model vendor was lost.") from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ModelError(ModelErrorKind.SERVER, "The model vendor sent a frame of an unknown form.") from error
+
+    async def list_models(self) -> list[ModelInfo]:
+        """The vendor's models, newest first. Raises ModelError."""
+        try:
+            page = await self._client.models.list(limit=100, timeout=CONNECT_SECONDS)
+        except anthropic.APIError as error:
+            raise _translated(error) from error
+        return [
+            ModelInfo(
+                id=model.id,
+                display_name=model.display_name,
+                created_at=model.created_at.isoformat().replace("+00:00", "Z"),
+                max_input_tokens=model.max_input_tokens or 0,
+                max_output_tokens=model.max_tokens or 0,
+            )
+            for model in page.data
+        ]
+
+    async def close(self) -> None:
+        """Gives the connections back."""
+        await self._client.close()
+
+
+def _body(request: ModelRequest) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "model": request.model_id,
+        "max_tokens": request.max_tokens or DEFAULT_MAX_TOKENS,
+        "messages": [_rendered(message) for message in request.messages],
+        "cache_control": _CACHED,
+    }
+    if request.system:
+        body["system"] = [{"type": "text", "text": request.system, "cache_control": _CACHED}]
+    if request.tools:
+        body["tools"] = [
+            {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+            for tool in request.tools
+        ]
+    if _ADAPTIVE.match(request.model_id):
+        body["thinking"] = {"type": "adaptive"}
+    if request.speed == "fast":
+        body |= {"speed": "fast", "extra_headers": {"anthropic-beta": FAST_MODE_BETA}}
+    return body
+
+
+def _rendered(message: Message) -> dict[str, Any]:
+    rendered = message.rendered.get("anthropic")
+    if rendered is None:
+        content = [*message.reasoning, *message.content]
+        rendered = message.rendered["anthropic"] = {"role": message.role, "content": content}
+    return rendered
+
+
+class _Answer:
+    """One answer while it streams in."""
+
+    def __init__(self, request: ModelRequest) -> None:
+        self._model_id = request.model_id
+        self._usage: dict[str, Any] = {}
+        self._block: dict[str, Any] = {}
+        self._pieces: list[str] = []
+
+    async def read(self, frames: AsyncIterator[dict[str, Any]]) -> AsyncIterator[ModelDelta]:
+        async for frame in frames:
+            kind = frame.get("type")
+            if kind == "content_block_delta":
+                if (delta := self._delta(frame["delta"])) is not None:
+                    yield delta
+            elif kind == "content_block_start":
+                self._block, self._pieces = dict(frame["content_block"]), []
+                if self._block["type"] in ("thinking", "redacted_thinking"):
+                    yield ThinkingStart()
+                elif self._block["type"] == "text" and self._block.get("text"):
+                    yield TextDelta(self._block["text"])
+            elif kind == "content_block_stop":
+                if (delta := self._block_end()) is not None:
+                    yield delta
+            elif kind == "message_start":
+                self._model_id = frame["message"].get("model") or self._model_id
+                yield self._report(frame["message"].get("usage"))
+            elif kind == "message_delta":
+                yield self._report(frame.get("usage"))
+                yield self._stop(frame["delta"])
+                return
+            elif kind == "error":
+                raise _stream_error(frame.get("error") or {})
+        raise ModelError(ModelErrorKind.CONNECTION, "The model vendor's answer broke off.")
+
+    def _delta(self, delta: Mapping[str, Any]) -> ModelDelta | None:
+        kind = delta.get("type")
+        if kind == "text_delta":
+            return TextDelta(delta["text"])
+        if kind == "input_json_delta":
+            self._pieces.append(delta["partial_json"])
+        elif kind == "thinking_delta":
+            self._pieces.append(delta["thinking"])
+            return ThinkingDelta(delta["thinking"])
+        elif kind == "signature_delta":
+            self._block["signature"] = delta["signature"]
+        return None
+
+    def _block_end(self) -> ModelDelta | None:
+        block, text = self._block, "".join(self._pieces)
+        if block["type"] == "tool_use":
+            given = block.get("input")
+            return tool_call(block["id"], block["name"], text or orjson.dumps(given or {}).decode())
+        if block["type"] == "thinking":
+            return ThinkingEnd({**block, "thinking": block.get("thinking", "") + text})
+        if block["type"] == "redacted_thinking":
+            return ThinkingEnd(block)
+        return None
+
+    def _report(self, usage: Mapping[str, Any] | None) -> UsageReport:
+        self._usage |= {key: value for key, value in (usage or {}).items() if value is not None}
+        written = self._usage.get("cache_creation_input_tokens", 0)
+        one_hour = (self._usage.get("cache_creation") or {}).get("ephemeral_1h_input_tokens", 0)
+        return UsageReport(
+            TokenUsage(
+                input_tokens=self._usage.get("input_tokens", 0),
+                output_tokens=self._usage.get("output_tokens", 0),
+                cache_read_input_tokens=self._usage.get("cache_read_input_tokens", 0),
+                cache_creation_5m_input_tokens=max(0, written - one_hour),
+                cache_creation_1h_input_tokens=one_hour,
+            )
+        )
+
+    def _stop(self, delta: Mapping[str, Any]) -> Stop:
+        reason = _STOPS.get(delta.get("stop_reason") or "", StopReason.END_TURN)
+        details = delta.get("stop_details") if reason is StopReason.REFUSAL else None
+        return Stop(reason, details=details, model_id=self._model_id)
+
+
+def _stream_error(error: Mapping[str, Any]) -> ModelError:
+    kind = _STREAM_ERRORS.get(str(error.get("type")), ModelErrorKind.UNKNOWN)
+    return ModelError(kind, str(error.get("message") or "The model vendor reported an error."))
+
+
+def _translated(error: anthropic.APIError) -> ModelError:
+    if isinstance(error, anthropic.APITimeoutError):
+        return ModelError(ModelErrorKind.TIMEOUT, "The model vendor did not answer in time.")
+    if isinstance(error, anthropic.APIStatusError):
+        return error_from_status(
+            error.status_code,
+            error_message(error.body, error.message),
+            retry_after_seconds=retry_after_seconds(error.response.headers),
+        )
+    return ModelError(ModelErrorKind.CONNECTION, "The model vendor can't be reached.")

@@ -1,0 +1,288 @@
+"""Chat completions, through the official SDK, at any `base_url` that speaks them.
+
+Retries of the SDK are off: the loop retries, where users can see it. The raw stream is read in place of the SDK's typed
+one for the reason that `wire` gives. Servers differ in what they leave out, so everything but the choices is optional.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx2
+import openai
+import orjson
+
+from kit.clock import rfc3339
+from kit.ids import new_id
+from services.worker.runner.models.base import (
+    Block,
+    Message,
+    ModelAccess,
+    ModelDelta,
+    ModelError,
+    ModelErrorKind,
+    ModelInfo,
+    ModelRequest,
+    Stop,
+    StopReason,
+    TextDelta,
+    ThinkingDelta,
+    ThinkingEnd,
+    ThinkingStart,
+    TokenUsage,
+    UsageReport,
+    error_from_status,
+)
+from services.worker.runner.models.wire import error_message, json_frames, retry_after_seconds, tool_call
+
+CONNECT_SECONDS, SILENCE_SECONDS = 10.0, 300.0
+_STOPS = {
+    "tool_calls": StopReason.TOOL_USE,
+    "function_call": StopReason.TOOL_USE,
+    "length": StopReason.MAX_TOKENS,
+    "content_filter": StopReason.REFUSAL,
+}
+
+
+class OpenAIModel:
+    """The vendor `openai`, or whoever speaks its protocol at `base_url`."""
+
+    def __init__(self, access: ModelAccess) -> None:
+        self._is_vendor = not access.base_url
+        self._client = openai.AsyncOpenAI(
+            api_key=access.api_key or "none",
+            base_url=access.base_url or "https://api.openai.com/v1",
+            max_retries=0,
+            timeout=httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
+        )
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        """Asks, and yields what comes until Stop. Raises ModelError."""
+        body = self._body(request)
+        try:
+            async with (
+                self._client.chat.completions.with_streaming_response.create(**body, stream=True) as response,
+                aclosing(_Answer(request).read(json_frames(response.iter_bytes()))) as deltas,
+            ):
+                async for delta in deltas:
+                    yield delta
+        except openai.APIError as error:
+            raise _translated(error) from error
+        except httpx2.HTTPError as error:
+            raise ModelError(ModelErrorKind.CONNECTION, "The connection to the model vendor was lost.") from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ModelError(ModelErrorKind.SERVER, "The model vendor sent a frame of an unknown form.") from error
+
+    async def list_models(self) -> list[ModelInfo]:
+        """The vendor's models, newest first. Raises ModelError."""
+        try:
+            page = await self._client.models.list(timeout=CONNECT_SECONDS)
+        except openai.APIError as error:
+            raise _translated(error) from error
+        newest_first = sorted(page.data, key=lambda model: model.created or 0, reverse=True)
+        return [
+            ModelInfo(
+                id=model.id,
+                display_name=model.id,
+                created_at=rfc3339(datetime.fromtimestamp(model.created or 0, UTC)),
+            )
+            for model in newest_first
+        ]
+
+    async def close(self) -> None:
+        """Gives the connections back."""
+        await self._client.close()
+
+    def _body(self, request: ModelRequest) -> dict[str, Any]:
+        messages = [{"role": "system", "content": request.system}] if request.system else []
+        for message in request.messages:
+            messages += _rendered(message)
+        body: dict[str, Any] = {
+            "model": request.model_id,
+            "messages": messages,
+            "stream_options": {"include_usage": True},
+        }
+        if request.max_tokens:
+            body["max_completion_tokens" if self._is_vendor else "max_tokens"] = request.max_tokens
+        if request.tools:
+            body["tools"] = [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": tool.name,
+                        "description": tool.description,
+                        "parameters": tool.input_schema,
+                    },
+                }
+                for tool in request.tools
+            ]
+        if self._is_vendor and request.cache_key:
+            body["prompt_cache_key"] = request.cache_key
+        return body
+
+
+def _rendered(message: Message) -> list[dict[str, Any]]:
+    rendered = message.rendered.get("openai")
+    if rendered is None:
+        render = {"user": _render_user, "assistant": _render_assistant, "system": _render_system}[message.role]
+        rendered = message.rendered["openai"] = render(message.content)
+    return rendered
+
+
+def _render_system(content: tuple[Block, ...]) -> list[dict[str, Any]]:
+    return [{"role": "system", "content": _text(content)}]
+
+
+def _render_assistant(content: tuple[Block, ...]) -> list[dict[str, Any]]:
+    calls = [
+        {
+            "id": block["id"],
+            "type": "function",
+            "function": {"name": block["name"], "arguments": orjson.dumps(block["input"]).decode()},
+        }
+        for block in content
+        if block["type"] == "tool_use"
+    ]
+    rendered: dict[str, Any] = {"role": "assistant", "content": _text(content) or None}
+    return [rendered | {"tool_calls": calls} if calls else rendered]
+
+
+def _render_user(content: tuple[Block, ...]) -> list[dict[str, Any]]:
+    """Tool results become messages of their own, which this protocol wants first; pictures in them follow as input."""
+    results = [block for block in content if block["type"] == "tool_result"]
+    rendered: list[dict[str, Any]] = [
+        {"role": "tool", "tool_call_id": block["tool_use_id"], "content": _text(block.get("content") or ())}
+        for block in results
+    ]
+    pictures = [inner for block in results for inner in block.get("content") or () if inner["type"] == "image"]
+    parts = [_part(block) for block in (*pictures, *content) if block["type"] != "tool_result"]
+    if not parts:
+        return rendered
+    only_text = all(part["type"] == "text" for part in parts)
+    return [
+        *rendered,
+        {"role": "user", "content": "\n\n".join(part["text"] for part in parts) if only_text else parts},
+    ]
+
+
+def _part(block: Block) -> dict[str, Any]:
+    source = block.get("source")
+    if block["type"] == "image" and isinstance(source, Mapping):
+        if source.get("type") == "url":
+            return {"type": "image_url", "image_url": {"url": source["url"]}}
+        if source.get("type") == "base64":
+            return {"type": "image_url", "image_url": {"url": f"data:{source['media_type']};base64,{source['data']}"}}
+    return {"type": "text", "text": _text((block,))}
+
+
+def _text(content: tuple[Block, ...] | list[Block]) -> str:
+    """The text of blocks; what this protocol can't carry is named, so that the model knows that it is missing."""
+    pieces = []
+    for block in content:
+        source = block.get("source")
+        if block["type"] == "text":
+            pieces.append(block["text"])
+        elif block["type"] == "document" and isinstance(source, Mapping) and source.get("type") == "text":
+            pieces.append(source["data"])
+        elif block["type"] == "search_result":
+            pieces.append("\n".join([block.get("title", ""), *(item["text"] for item in block.get("content") or ())]))
+        elif block["type"] in ("image", "document"):
+            pieces.append(f"[{block['type']} that this model can't be shown]")
+    return "\n\n".join(pieces)
+
+
+class _Answer:
+    """One answer while it streams in."""
+
+    def __init__(self, request: ModelRequest) -> None:
+        self._model_id = request.model_id
+        self._calls: dict[int, dict[str, str]] = {}
+        self._thinking = False
+        self._finish: str | None = None
+        self._refusal: list[str] = []
+
+    async def read(self, frames: AsyncIterator[dict[str, Any]]) -> AsyncIterator[ModelDelta]:
+        async for frame in frames:
+            if error := frame.get("error"):
+                raise _stream_error(error)
+            self._model_id = frame.get("model") or self._model_id
+            for choice in frame.get("choices") or ():
+                for delta in self._choice(choice):
+                    yield delta
+            if usage := frame.get("usage"):
+                yield _report(usage)
+        if self._finish is None:
+            raise ModelError(ModelErrorKind.CONNECTION, "The model vendor's answer broke off.")
+        if self._thinking:
+            yield ThinkingEnd()
+        for call in self._calls.values():
+            yield tool_call(call["id"] or new_id("call"), call["name"], call["arguments"])
+        yield self._stop()
+
+    def _choice(self, choice: Mapping[str, Any]) -> list[ModelDelta]:
+        delta, found = choice.get("delta") or {}, list[ModelDelta]()
+        if reasoning := delta.get("reasoning_content") or delta.get("reasoning"):
+            if not self._thinking:
+                self._thinking = True
+                found.append(ThinkingStart())
+            found.append(ThinkingDelta(str(reasoning)))
+        if text := delta.get("content"):
+            if self._thinking:
+                self._thinking = False
+                found.append(ThinkingEnd())
+            found.append(TextDelta(text))
+        if refusal := delta.get("refusal"):
+            self._refusal.append(refusal)
+        for piece in delta.get("tool_calls") or ():
+            self._add_call(piece)
+        self._finish = choice.get("finish_reason") or self._finish
+        return found
+
+    def _add_call(self, piece: Mapping[str, Any]) -> None:
+        function = piece.get("function") or {}
+        index = piece.get("index", len(self._calls))
+        call = self._calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
+        call["id"] = piece.get("id") or call["id"]
+        call["name"] += function.get("name") or ""
+        call["arguments"] += function.get("arguments") or ""
+
+    def _stop(self) -> Stop:
+        if self._refusal:
+            return Stop(StopReason.REFUSAL, {"explanation": "".join(self._refusal)}, self._model_id)
+        if self._calls:
+            return Stop(StopReason.TOOL_USE, model_id=self._model_id)
+        return Stop(_STOPS.get(self._finish or "", StopReason.END_TURN), model_id=self._model_id)
+
+
+def _report(usage: Mapping[str, Any]) -> UsageReport:
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return UsageReport(
+        TokenUsage(
+            input_tokens=max(0, (usage.get("prompt_tokens") or 0) - cached),
+            output_tokens=usage.get("completion_tokens") or 0,
+            cache_read_input_tokens=cached,
+        )
+    )
+
+
+def _stream_error(error: Any) -> ModelError:
+    message = error.get("message") if isinstance(error, Mapping) else error
+    return ModelError(ModelErrorKind.SERVER, str(message or "The model vendor reported an error.")[:2000])
+
+
+def _translated(error: openai.APIError) -> ModelError:
+    if isinstance(error, openai.APITimeoutError):
+        return ModelError(ModelErrorKind.TIMEOUT, "The model vendor did not answer in time.")
+    if isinstance(error, openai.APIStatusError):
+        translated = error_from_status(
+            error.status_code,
+            error_message(error.body, error.message),
+            retry_after_seconds=retry_after_seconds(error.response.headers),
+        )
+        if error.status_code == 429 and error.code == "insufficient_quota":
+            return ModelError(ModelErrorKind.BILLING, translated.message, status=429)
+        return translated
+    return ModelError(ModelErrorKind.CONNECTION, "The model vendor can't be reached.")
