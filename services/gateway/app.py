@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+import math
+import socket
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -13,7 +15,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from kit import lifecycle, telemetry
-from kit.config import load
+from kit.config import ConfigError, load
 
 from .admission.compatibility import Compatibility
 from .admission.credentials import Authenticator
@@ -71,15 +73,30 @@ def create_app(settings: GatewaySettings, clients: Clients, operations: Sequence
     )
 
 
+class _Server(uvicorn.Server):
+    """uvicorn as one part of a process: signals belong to the lifecycle, and start is an event."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.accepting = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.accepting.set()
+
+
 class HttpServer:
-    """uvicorn, run as one part of the process: no signal handlers, no lifespan of its own."""
+    """The HTTP listener."""
 
     def __init__(self, app: ASGIApp, settings: GatewaySettings) -> None:
-        self._server = uvicorn.Server(
+        self._address = (settings.host, settings.port)
+        self._server = _Server(
             uvicorn.Config(
                 app,
-                host=settings.host,
-                port=settings.port,
                 loop="none",
                 http="httptools",
                 ws="none",
@@ -88,23 +105,32 @@ class HttpServer:
                 log_config=None,
                 server_header=False,
                 timeout_keep_alive=75,
-                timeout_graceful_shutdown=max(1, int(settings.shutdown_seconds)),
-                backlog=2048,
+                timeout_graceful_shutdown=math.ceil(settings.shutdown_seconds),
             )
         )
         self._task: asyncio.Task[None] | None = None
+        self.port = settings.port
 
     async def start(self) -> None:
-        """Return once the port accepts."""
-        self._task = asyncio.create_task(self._serve(), name="http")
-        while not self._server.started:
-            if self._task.done():
-                self._task.result()
-                raise RuntimeError("The HTTP server ended while it started.")
-            await asyncio.sleep(0.005)
+        """Return once the port accepts; ConfigError where it can't be had."""
+        host, port = self._address
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            listener = socket.create_server((host, port), family=family, backlog=2048)
+        except OSError as error:
+            raise ConfigError(f"{host}:{port} can't be listened on: {error.strerror}.") from None
+        self.port = listener.getsockname()[1]
+        self._task = asyncio.create_task(self._server.serve([listener]), name="http")
+        accepting = asyncio.create_task(self._server.accepting.wait())
+        await asyncio.wait({accepting, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        accepting.cancel()
+        if self._task.done():
+            self._task.result()
+            raise RuntimeError("The HTTP server ended while it started.")
+        telemetry.log.info("listening", host=host, port=self.port)
 
-    async def wait(self) -> None:
-        """Return when the server has ended."""
+    async def watch(self) -> None:
+        """Raise if the listener ends by itself, so that the process does too."""
         assert self._task is not None
         await asyncio.shield(self._task)
 
@@ -112,26 +138,21 @@ class HttpServer:
         """Refuse new connections, let open requests end, then cut what remains."""
         self._server.should_exit = True
         if self._task is not None:
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-
-    async def _serve(self) -> None:
-        # `serve` would replace the process's signal handlers; the lifecycle owns them.
-        await self._server._serve()
+            await self._task
 
 
 async def build() -> lifecycle.Service:
     """Read the settings and join the parts in the order of their start."""
     settings = load(GatewaySettings)
-    telemetry.setup("gateway", settings.log_level)
+    service = lifecycle.Service(
+        "gateway",
+        supervisor_fd=settings.supervisor_fd,
+        log_level=settings.log_level,
+        grace_seconds=settings.grace_seconds,
+    )
     clients = connect(settings.addresses(), token=settings.internal_token(), call_seconds=settings.call_seconds)
     server = HttpServer(create_app(settings, clients, all_operations(settings)), settings)
-    service = lifecycle.Service()
-    service.add("clients", _nothing, clients.close)
+    service.add("clients", stop=clients.close)
     service.add("http", server.start, server.stop)
-    service.add_task("http", server.wait())
+    service.add_task("http watch", server.watch)
     return service
-
-
-async def _nothing() -> None:
-    return None

@@ -32,12 +32,17 @@
 A handler gets a `Call`: `call.path["thing_id"]`, `call.query["limit"]` (every declared
 parameter is there, with its default), `call.body` (the validated Shape), `call.raw_body`
 (the caller's own bytes, already known to be sound JSON), `call.published` (which
-projection the caller reads), `call.clients`, `call.ask(rpc, request)` (adds context,
-deadline and error translation), `call.idempotency()`, `call.headers`, `call.receive`.
+projection the caller reads), `call.clients`, `call.ask(rpc, request)` (adds context
+and deadline; reads are retried once), `call.follow(rpc, request)` (a server stream),
+`call.idempotency()`, `call.headers`, `call.receive`.
 
 It answers with `bytes` (a JSON body with the operation's status), with an `Answer`
 (other status or headers), or with any ASGI response, as streams do. It raises a
 `DomainError` to refuse. `await call.ask(...)` raises the service's refusal as it is.
+
+Handlers that need a part of the process beside the clients (such as the stream hub) are
+methods of a class that is given it, and whose `operations()` returns the table; see
+`routes/runtime.py`.
 
 `routes/<resource>.py` export OPERATIONS; `app.py` joins them. The same tuple makes the
 served routes and `/openapi.json`, so the document can't drift from what is served.
