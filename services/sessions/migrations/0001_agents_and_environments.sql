@@ -31,8 +31,6 @@ CREATE TABLE agent_versions (
     model text NOT NULL,
     model_id text NOT NULL,
     CONSTRAINT agent_versions_pk PRIMARY KEY (workspace_id, agent_id, version),
-    CONSTRAINT agent_versions_of_agent FOREIGN KEY (workspace_id, agent_id) REFERENCES agents (workspace_id, id)
-        DEFERRABLE INITIALLY DEFERRED,
     CONSTRAINT agent_versions_count_from_one CHECK (version >= 1)
 );
 
