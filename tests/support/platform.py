@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from kit.testing import await_until, free_port
 
 START_SECONDS, STOP_SECONDS = 60, 30
@@ -81,3 +83,16 @@ def running_platform(data_dir: Path, **options) -> Iterator[Platform]:
         except subprocess.TimeoutExpired:
             os.killpg(platform.process.pid, signal.SIGKILL)
             raise
+
+
+@pytest.fixture(scope="session")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """One platform for all tests of this process that only talk to it; the model is `demo`."""
+    with running_platform(tmp_path_factory.mktemp("platform") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def platform_url(platform: Platform) -> str:
+    """The origin of the shared platform."""
+    return platform.url

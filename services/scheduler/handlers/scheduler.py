@@ -15,7 +15,7 @@ class SchedulerHandler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self._database = database
         self._holder = holder
 
-    async def GetTicker(self, request, context) -> scheduler_pb2.GetTickerResponse:  # noqa: N802
+    async def GetTicker(self, request, context) -> scheduler_pb2.GetTickerResponse:
         """Reads the newest term; empty before the first one."""
         async with self._database.platform_read() as tx:
             lease = await LeaseStore(tx).load()

@@ -39,14 +39,17 @@ class LeaseStore:
 
     async def renew(self, holder: str, epoch: int, lease_seconds: float, *, ticked: bool) -> bool:
         """Extends a term that is still the newest and still lives; False where it is over."""
-        return 1 == await self._tx.execute(
-            """
+        return (
+            await self._tx.execute(
+                """
             UPDATE ticker_leases
                SET expires_at = now() + make_interval(secs => %(lease_seconds)s),
                    last_tick_at = CASE WHEN %(ticked)s THEN now() ELSE last_tick_at END
              WHERE name = %(name)s AND holder = %(holder)s AND epoch = %(epoch)s AND expires_at > now()
             """,
-            {"name": TICKER, "holder": holder, "epoch": epoch, "lease_seconds": lease_seconds, "ticked": ticked},
+                {"name": TICKER, "holder": holder, "epoch": epoch, "lease_seconds": lease_seconds, "ticked": ticked},
+            )
+            == 1
         )
 
     async def resign(self, holder: str, epoch: int) -> None:

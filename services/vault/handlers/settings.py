@@ -28,7 +28,7 @@ class SettingsHandler(vault_pb2_grpc.SettingsServiceServicer):
         self._sealer = sealer
         self._environ = environ
 
-    async def GetSettings(self, request, context) -> vault_pb2.GetSettingsResponse:  # noqa: N802
+    async def GetSettings(self, request, context) -> vault_pb2.GetSettingsResponse:
         """Reads the document with its secrets masked."""
         async with self._database.read(current_context().workspace_id) as tx:
             revision, settings = await self._load(tx)
@@ -38,7 +38,7 @@ class SettingsHandler(vault_pb2_grpc.SettingsServiceServicer):
             secret_states_json=orjson.dumps(settings.secret_states()),
         )
 
-    async def SaveSettings(self, request, context) -> vault_pb2.SaveSettingsResponse:  # noqa: N802
+    async def SaveSettings(self, request, context) -> vault_pb2.SaveSettingsResponse:
         """Replaces the document at the revision that the caller read."""
         async with self._database.transaction(current_context().workspace_id) as tx:
             _, stored = await self._load(tx)
@@ -48,7 +48,7 @@ class SettingsHandler(vault_pb2_grpc.SettingsServiceServicer):
             revision=request.revision + 1, document_json=orjson.dumps(settings.document())
         )
 
-    async def GetModelAccess(self, request, context) -> vault_pb2.GetModelAccessResponse:  # noqa: N802
+    async def GetModelAccess(self, request, context) -> vault_pb2.GetModelAccessResponse:
         """Opens the key of the model vendor, for runners only."""
         caller = current_context()
         if not caller.principal_id.startswith(RUNNER_PREFIX):

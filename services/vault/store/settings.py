@@ -33,24 +33,30 @@ class SettingsStore:
 
     async def insert(self, document: dict[str, Any], secrets: bytes) -> bool:
         """Saves the first document as revision 1; False where another was first."""
-        return 1 == await self._tx.execute(
-            """
+        return (
+            await self._tx.execute(
+                """
             INSERT INTO settings (workspace_id, revision, document, secrets)
             VALUES (%(workspace_id)s, 1, %(document)s, %(secrets)s)
             ON CONFLICT (workspace_id) DO NOTHING
             """,
-            {"document": Jsonb(document), "secrets": secrets},
+                {"document": Jsonb(document), "secrets": secrets},
+            )
+            == 1
         )
 
     async def replace(self, revision: int, document: dict[str, Any], secrets: bytes) -> bool:
         """Saves the successor of `revision`; False where that is not the current one."""
-        return 1 == await self._tx.execute(
-            """
+        return (
+            await self._tx.execute(
+                """
             UPDATE settings
                SET revision = revision + 1, document = %(document)s, secrets = %(secrets)s, updated_at = now()
              WHERE workspace_id = %(workspace_id)s AND revision = %(revision)s
             """,
-            {"revision": revision, "document": Jsonb(document), "secrets": secrets},
+                {"revision": revision, "document": Jsonb(document), "secrets": secrets},
+            )
+            == 1
         )
 
 

@@ -14,7 +14,7 @@ class QueueHandler(queue_pb2_grpc.QueueServiceServicer):
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def GetQueueStats(self, request, context) -> queue_pb2.GetQueueStatsResponse:  # noqa: N802
+    async def GetQueueStats(self, request, context) -> queue_pb2.GetQueueStatsResponse:
         """Counts the items of an environment by status."""
         async with self._database.read(current_context().workspace_id) as tx:
             counts = await WorkItemStore(tx).count_by_status(request.environment_id)

@@ -1,0 +1,7 @@
+"""Runs the scheduler process."""
+
+from kit.lifecycle import run
+from services.scheduler.app import build
+
+if __name__ == "__main__":
+    run(build)
