@@ -19,9 +19,10 @@ from managed_agents.sessions.v1.sessions_pb2 import (
     ReadEventsRequest,
     ReadEventsResponse,
 )
-from services.sessions.domain.session_errors import EventNotFound, InvalidRequest, SessionNotFound
+from services.sessions.domain.session_errors import EventNotFound, InvalidRequest
 from services.sessions.handlers.moments import read_bounds
 from services.sessions.handlers.session_messages import STATUSES, event_messages
+from services.sessions.operations.core import not_found
 from services.sessions.store.event_reads import EventFilter, EventReads, LogEnd
 
 # Events in one message of a replay.
@@ -37,6 +38,7 @@ class EventReadsHandlers:
 
     async def ListEvents(self, request: ListEventsRequest, _rpc: object) -> ListEventsResponse:
         """One page of a log, in either order."""
+        _require_storable(request)
         scope = _scope(request)
         narrowed = EventFilter(types=tuple(request.types), **read_bounds(request))
         async with self._database.read(current_context().workspace_id) as tx:
@@ -46,17 +48,19 @@ class EventReadsHandlers:
                 request.session_id, narrowed, after_seq, descending=request.descending, limit=request.page.limit
             )
         if page is None:
-            raise session_not_found(request.session_id)
+            raise not_found(request.session_id)
         next_cursor = encode_cursor(scope, {"seq": page.events[-1][0]}) if page.has_more else ""
         return ListEventsResponse(events=event_messages(page.events), page_info=PageInfo(next_cursor=next_cursor))
 
     async def ReadEvents(self, request: ReadEventsRequest, _rpc: object) -> AsyncIterator[ReadEventsResponse]:
         """The log after a seq, up to its end when the call came; at least one message."""
         workspace_id = current_context().workspace_id
+        if "\x00" in request.session_id:
+            raise not_found(request.session_id)
         async with self._database.read(workspace_id) as tx:
             end = await EventReads(tx).end_of(request.session_id)
             if end is None:
-                raise session_not_found(request.session_id)
+                raise not_found(request.session_id)
             batch = await EventReads(tx).batch(request.session_id, request.after_seq, end.last_seq, BATCH_EVENTS)
         yield _batch_message(batch, end)
         # Between batches no connection is held: the reader decides how fast this goes.
@@ -65,11 +69,6 @@ class EventReadsHandlers:
                 batch = await EventReads(tx).batch(request.session_id, batch[-1][0], end.last_seq, BATCH_EVENTS)
             if batch:
                 yield _batch_message(batch, end)
-
-
-def session_not_found(session_id: str) -> SessionNotFound:
-    """The refusal for an id that this workspace does not have."""
-    return SessionNotFound(f"Session not found: {session_id}", session_id=session_id)
 
 
 async def _start(reads: EventReads, request: ListEventsRequest, scope: str) -> int | None:
@@ -82,13 +81,22 @@ async def _start(reads: EventReads, request: ListEventsRequest, scope: str) -> i
     seq = await reads.seq_of(request.session_id, request.after_event_id)
     if seq is None:
         if await reads.end_of(request.session_id) is None:
-            raise session_not_found(request.session_id)
+            raise not_found(request.session_id)
         raise EventNotFound(
             f"after_id names {request.after_event_id}, which is not in the log of session {request.session_id}.",
             field="after_id",
             event_id=request.after_event_id,
         )
     return seq
+
+
+def _require_storable(request: ListEventsRequest) -> None:
+    """Text with a NUL can't be in the database, and must not be asked of it."""
+    if "\x00" in request.session_id:
+        raise not_found(request.session_id)
+    for field, values in (("types[]", request.types), ("after_id", [request.after_event_id])):
+        if any("\x00" in value for value in values):
+            raise InvalidRequest(f"{field} must not contain NUL characters.", field=field)
 
 
 def _scope(request: ListEventsRequest) -> str:

@@ -1,0 +1,244 @@
+"""Sessions: made, read, listed, changed, ended.
+
+Each write is one transaction. What moves a session's turn or log goes through
+`operations`, under the session's lock; a refusal leaves nothing behind.
+"""
+
+from collections.abc import Callable, Collection
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from kit.postgres import Tx
+from kit.rpc.context import current_context
+from managed_agents.sessions.v1.common_pb2 import Idempotency
+from managed_agents.sessions.v1.sessions_pb2 import (
+    ArchiveSessionRequest,
+    ArchiveSessionResponse,
+    CreateSessionRequest,
+    CreateSessionResponse,
+    DeleteSessionRequest,
+    DeleteSessionResponse,
+    GetSessionRequest,
+    GetSessionResponse,
+    ListSessionsRequest,
+    ListSessionsResponse,
+    StopSessionRequest,
+    StopSessionResponse,
+    UpdateSessionRequest,
+    UpdateSessionResponse,
+)
+from managed_agents.sessions.v1.sessions_pb2_grpc import SessionsServiceServicer
+from services.sessions.domain import budget, turn
+from services.sessions.domain.metadata import merge_metadata
+from services.sessions.domain.move import Moved
+from services.sessions.domain.overrides import refuse_unavailable, replace_tools, without_effort
+from services.sessions.domain.session import BUILTIN_ENGINE, SessionPatch, read_new_session, read_session_patch
+from services.sessions.domain.session_errors import SessionEnded, SessionRunning
+from services.sessions.domain.session_state import SessionState, TurnState
+from services.sessions.handlers.session_admission import admit, parse_object
+from services.sessions.handlers.session_messages import session_message
+from services.sessions.handlers.session_pages import read_listing
+from services.sessions.operations.core import Operations, Unit, new_event_id, not_found
+from services.sessions.store.idempotency import IdempotencyStore
+from services.sessions.store.sessions import NewSessionRow, SessionRecord, Sessions
+
+LOCAL_PROVIDER = "local"
+
+Decide = Callable[[SessionState, datetime], Moved]
+
+
+class SessionsHandlers(SessionsServiceServicer):
+    """SessionsService."""
+
+    def __init__(
+        self,
+        operations: Operations,
+        *,
+        workspace_provider: str = LOCAL_PROVIDER,
+        providers: Collection[str] = (LOCAL_PROVIDER,),
+        default_engine: str = BUILTIN_ENGINE,
+    ) -> None:
+        """`providers` are the sandbox backends that runners have; `workspace_provider` serves by default."""
+        self._operations = operations
+        self._database = operations.database
+        self._clock = operations.clock
+        self._workspace_provider = workspace_provider
+        self._providers = providers
+        self._default_engine = default_engine
+
+    async def CreateSession(self, request: CreateSessionRequest, context: Any) -> CreateSessionResponse:
+        """A session, idle or at work on its initial events."""
+        call = current_context()
+        new = read_new_session(
+            parse_object(request.definition_json),
+            published=call.published_contract,
+            default_engine=self._default_engine,
+        )
+        async with self._operations.unit(call.workspace_id) as unit:
+            former = await _begin(unit.tx, request.idempotency)
+            if former is not None:
+                return CreateSessionResponse.FromString(former)
+            row = await admit(
+                unit.tx, new, unit.now, workspace_provider=self._workspace_provider, providers=self._providers
+            )
+            await Sessions(unit.tx).insert(row)
+            if new.initial_events:
+                await unit.append_client_events(_fresh_state(call.workspace_id, row), new.initial_events)
+            response = CreateSessionResponse(session=await self._read(unit, row.id))
+            await _finish(unit.tx, request.idempotency, response.SerializeToString())
+        return response
+
+    async def GetSession(self, request: GetSessionRequest, context: Any) -> GetSessionResponse:
+        """One session."""
+        async with self._database.read(current_context().workspace_id) as tx:
+            record = await _record(tx, request.session_id)
+        return GetSessionResponse(session=session_message(record, self._clock.now()))
+
+    async def ListSessions(self, request: ListSessionsRequest, context: Any) -> ListSessionsResponse:
+        """One page of sessions by creation; one more than asked for tells whether there are more."""
+        listing = read_listing(request)
+        async with self._database.read(current_context().workspace_id) as tx:
+            found = await Sessions(tx).page(
+                listing.narrowed, listing.after, ascending=listing.reads_ascending, limit=listing.limit + 1
+            )
+        page, page_info = listing.cut(found)
+        now = self._clock.now()
+        return ListSessionsResponse(sessions=[session_message(record, now) for record in page], page_info=page_info)
+
+    async def UpdateSession(self, request: UpdateSessionRequest, context: Any) -> UpdateSessionResponse:
+        """Changes what may be changed and tells exactly what did; an update without a change writes nothing."""
+        patch = read_session_patch(parse_object(request.patch_json))
+        async with self._operations.unit(current_context().workspace_id) as unit:
+            state = await _lock(unit, request.session_id)
+            if turn.phase_of(state) is turn.Phase.ENDED:
+                raise SessionEnded(f"Session {state.id} has ended and can't be changed.", session_id=state.id)
+            record = await _record(unit.tx, state.id)
+            change = _Change(record, patch, is_running=state.turn_state is not TurnState.NONE)
+            if change.told is not None:
+                await Sessions(unit.tx).change(
+                    state.id,
+                    title=change.title,
+                    metadata=change.metadata,
+                    agent_document=change.agent_document,
+                    agent_model=record.row.agent_model,
+                )
+                await unit.apply(turn.tell_update(state, change.told, unit.now, new_event_id))
+            return UpdateSessionResponse(session=await self._read(unit, state.id))
+
+    async def ArchiveSession(self, request: ArchiveSessionRequest, context: Any) -> ArchiveSessionResponse:
+        """Closes an idle session for good; repeating it changes nothing."""
+        async with self._operations.unit(current_context().workspace_id) as unit:
+            state = await _lock(unit, request.session_id)
+            await unit.apply(turn.archive(state, unit.now, new_event_id))
+            return ArchiveSessionResponse(session=await self._read(unit, state.id))
+
+    async def DeleteSession(self, request: DeleteSessionRequest, context: Any) -> DeleteSessionResponse:
+        """Takes a session out of sight and stops its work."""
+        call = current_context()
+        async with self._operations.unit(call.workspace_id) as unit:
+            state = await _lock(unit, request.session_id)
+            await unit.apply(turn.delete(state, unit.now, new_event_id, refuse_running=call.published_contract))
+        return DeleteSessionResponse()
+
+    async def StopSession(self, request: StopSessionRequest, context: Any) -> StopSessionResponse:
+        """Ends a session; repeating it changes nothing."""
+        async with self._operations.unit(current_context().workspace_id) as unit:
+            state = await _lock(unit, request.session_id)
+            await unit.apply(turn.stop(state, unit.now, new_event_id))
+            return StopSessionResponse(session=await self._read(unit, state.id))
+
+    async def _read(self, unit: Unit, session_id: str) -> Any:
+        return session_message(await _record(unit.tx, session_id), unit.now)
+
+
+class _Change:
+    """What an update does to a session: its columns afterwards, and what to tell about it."""
+
+    def __init__(self, record: SessionRecord, patch: SessionPatch, *, is_running: bool) -> None:
+        row = record.row
+        # The changed fields as session.updated shows them; None where nothing changed.
+        self.told: dict[str, Any] | None = None
+        self.title, self.metadata, self.agent_document = row.title, row.metadata, row.agent_document
+        if patch.has_budget:
+            budget.refuse_at_update(patch.budget)
+        if patch.has_title and patch.title != row.title:
+            self.title = patch.title
+            self._tell(title=patch.title)
+        if patch.has_metadata:
+            self._change_metadata(row.metadata, patch.metadata)
+        if patch.agent is not None:
+            if is_running:
+                raise SessionRunning(
+                    f"Session {row.id} is running, so its agent can't be changed. Send a user.interrupt and wait"
+                    " until it is idle.",
+                    session_id=row.id,
+                )
+            self._change_agent(record, patch.agent)
+
+    def _tell(self, **changed: Any) -> None:
+        self.told = (self.told or {}) | changed
+
+    def _change_metadata(self, stored: str, patch: Any) -> None:
+        before = orjson.loads(stored)
+        after = merge_metadata(before, patch)
+        if after == before:
+            return
+        self.metadata = orjson.dumps(after).decode()
+        # A bag that was emptied is told by the absence of the field.
+        self._tell(**({"metadata": after} if after else {}))
+
+    def _change_agent(self, record: SessionRecord, patch: dict[str, Any]) -> None:
+        before = orjson.loads(record.agent_document)
+        after = replace_tools(before, patch)
+        refuse_unavailable(after)
+        if after == before:
+            return
+        self.agent_document = orjson.dumps(after).decode()
+        shown = {name: value for name, value in after.items() if name != "metadata"}
+        identity = {"type": "agent", "id": record.row.agent_id, "version": record.row.agent_version}
+        self._tell(agent=identity | shown | {"model": without_effort(orjson.loads(record.agent_model))})
+
+
+async def _lock(unit: Unit, session_id: str) -> SessionState:
+    _require_storable(session_id)
+    return await unit.lock(session_id)
+
+
+async def _record(tx: Tx, session_id: str) -> SessionRecord:
+    _require_storable(session_id)
+    record = await Sessions(tx).get(session_id)
+    if record is None:
+        raise not_found(session_id)
+    return record
+
+
+def _require_storable(session_id: str) -> None:
+    """An id with a NUL can't be in the database, and must not be asked of it."""
+    if "\x00" in session_id:
+        raise not_found(session_id.replace("\x00", ""))
+
+
+def _fresh_state(workspace_id: str, row: NewSessionRow) -> SessionState:
+    return SessionState(
+        workspace_id=workspace_id,
+        id=row.id,
+        thread_id=row.thread_id,
+        agent_name=row.agent_name,
+        updated_at=row.created_at,
+        created_at=row.created_at,
+    )
+
+
+async def _begin(tx: Tx, idempotency: Idempotency) -> bytes | None:
+    if not idempotency.key:
+        return None
+    return await IdempotencyStore(tx).begin(
+        idempotency.key, idempotency.fingerprint, idempotency.keep_seconds, first_try=idempotency.first_try
+    )
+
+
+async def _finish(tx: Tx, idempotency: Idempotency, response: bytes) -> None:
+    if idempotency.key:
+        await IdempotencyStore(tx).finish(idempotency.key, response)
