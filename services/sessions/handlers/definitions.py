@@ -1,0 +1,69 @@
+"""What agents and environments have in common at the edge: bodies, ids, pages, repeats."""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import orjson
+from google.protobuf.message import Message
+
+from kit.clock import rfc3339
+from kit.pages import decode_cursor, encode_cursor
+from kit.postgres import Tx
+from managed_agents.sessions.v1.common_pb2 import Idempotency, Page
+from services.sessions.domain.errors import InvalidJson
+from services.sessions.store.idempotency import IdempotencyStore
+
+DEFAULT_LIMIT = 20
+MAX_LIMIT = 1000
+
+M = TypeVar("M", bound=Message)
+
+
+def read_body(encoded: bytes) -> dict[str, Any]:
+    """The JSON object of a request."""
+    try:
+        body = orjson.loads(encoded)
+    except ValueError:
+        raise InvalidJson("The body is not JSON.") from None
+    if not isinstance(body, dict):
+        raise InvalidJson("The body must be a JSON object.")
+    return body
+
+
+def can_exist(resource_id: str) -> bool:
+    """Whether the database can be asked for such an id at all."""
+    return 0 < len(resource_id) <= 256 and "\x00" not in resource_id
+
+
+def page_limit(page: Page) -> int:
+    """How many entries the page holds at most."""
+    return min(page.limit, MAX_LIMIT) if page.limit > 0 else DEFAULT_LIMIT
+
+
+def read_position(page: Page, scope: str) -> tuple[datetime, str] | None:
+    """Where the page begins; None is the first one."""
+    if not page.cursor:
+        return None
+    position = decode_cursor(page.cursor, scope)
+    return datetime.fromisoformat(position["created_at"]).astimezone(UTC), position["id"]
+
+
+def position_after(scope: str, created_at: datetime, resource_id: str) -> str:
+    """The cursor of the page that begins behind this entry."""
+    return encode_cursor(scope, {"created_at": rfc3339(created_at), "id": resource_id})
+
+
+async def once(tx: Tx, idempotency: Idempotency, response: type[M], effect: Callable[[], Awaitable[M]]) -> M:
+    """The answer of the effect, or of its first time where this is a repeat; all in one transaction."""
+    if not idempotency.key:
+        return await effect()
+    store = IdempotencyStore(tx)
+    former = await store.begin(
+        idempotency.key, idempotency.fingerprint, idempotency.keep_seconds, first_try=idempotency.first_try
+    )
+    if former is not None:
+        return response.FromString(former)
+    answer = await effect()
+    await store.finish(idempotency.key, answer.SerializeToString())
+    return answer
