@@ -20,6 +20,7 @@ from managed_agents.sessions.v1.sessions_pb2 import (
     ReadEventsResponse,
 )
 from services.sessions.domain.session_errors import EventNotFound, InvalidRequest
+from services.sessions.handlers.definitions import can_exist, page_limit
 from services.sessions.handlers.moments import read_bounds
 from services.sessions.handlers.session_messages import STATUSES, event_messages
 from services.sessions.operations.core import not_found
@@ -38,14 +39,14 @@ class EventReadsHandlers:
 
     async def ListEvents(self, request: ListEventsRequest, _rpc: object) -> ListEventsResponse:
         """One page of a log, in either order."""
-        _require_storable(request)
+        _check_texts(request)
         scope = _scope(request)
         narrowed = EventFilter(types=tuple(request.types), **read_bounds(request))
         async with self._database.read(current_context().workspace_id) as tx:
             reads = EventReads(tx)
             after_seq = await _start(reads, request, scope)
             page = await reads.page(
-                request.session_id, narrowed, after_seq, descending=request.descending, limit=request.page.limit
+                request.session_id, narrowed, after_seq, descending=request.descending, limit=page_limit(request.page)
             )
         if page is None:
             raise not_found(request.session_id)
@@ -55,7 +56,7 @@ class EventReadsHandlers:
     async def ReadEvents(self, request: ReadEventsRequest, _rpc: object) -> AsyncIterator[ReadEventsResponse]:
         """The log after a seq, up to its end when the call came; at least one message."""
         workspace_id = current_context().workspace_id
-        if "\x00" in request.session_id:
+        if not can_exist(request.session_id):
             raise not_found(request.session_id)
         async with self._database.read(workspace_id) as tx:
             end = await EventReads(tx).end_of(request.session_id)
@@ -90,18 +91,18 @@ async def _start(reads: EventReads, request: ListEventsRequest, scope: str) -> i
     return seq
 
 
-def _require_storable(request: ListEventsRequest) -> None:
-    """Text with a NUL can't be in the database, and must not be asked of it."""
-    if "\x00" in request.session_id:
+def _check_texts(request: ListEventsRequest) -> None:
+    """What can't be in the database must not be asked of it."""
+    if not can_exist(request.session_id):
         raise not_found(request.session_id)
+    if len(request.types) > MAX_TYPES:
+        raise InvalidRequest(f"types[] takes at most {MAX_TYPES} values.", field="types[]")
     for field, values in (("types[]", request.types), ("after_id", [request.after_event_id])):
         if any("\x00" in value for value in values):
             raise InvalidRequest(f"{field} must not contain NUL characters.", field=field)
 
 
 def _scope(request: ListEventsRequest) -> str:
-    if len(request.types) > MAX_TYPES:
-        raise InvalidRequest(f"types[] takes at most {MAX_TYPES} values.", field="types[]")
     narrowed = [
         request.session_id,
         request.descending,

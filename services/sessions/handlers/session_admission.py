@@ -16,7 +16,7 @@ from services.sessions.domain import budget
 from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, ResolvedEnvironment
 from services.sessions.domain.overrides import apply_overrides, refuse_unavailable, without_effort
 from services.sessions.domain.session import NewSession
-from services.sessions.domain.session_errors import InvalidRequest, SandboxProviderNotRegistered
+from services.sessions.domain.session_errors import SandboxProviderNotRegistered
 from services.sessions.store.agents import AgentStore
 from services.sessions.store.environments import EnvironmentStore
 from services.sessions.store.sessions import NewSessionRow
@@ -55,14 +55,6 @@ async def admit(
         loop_engine=new.loop_engine,
         thread_id=new_id("sthr"),
     )
-
-
-def parse_object(encoded: bytes) -> Any:
-    """The JSON of a request that the gateway has checked already."""
-    try:
-        return orjson.loads(encoded)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"The body is not JSON: {error}.") from None
 
 
 async def _resolve_environment(

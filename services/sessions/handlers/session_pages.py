@@ -14,6 +14,7 @@ from kit.pages import decode_cursor, encode_cursor
 from managed_agents.sessions.v1.common_pb2 import PageInfo
 from managed_agents.sessions.v1.sessions_pb2 import ListSessionsRequest
 from services.sessions.domain.session_errors import InvalidRequest
+from services.sessions.handlers.definitions import page_limit
 from services.sessions.handlers.moments import read_bounds
 from services.sessions.handlers.session_messages import STATUS_NAMES
 from services.sessions.store.sessions import Position, SessionFilter, SessionRecord
@@ -82,7 +83,7 @@ def read_listing(request: ListSessionsRequest) -> Listing:
         position = decode_cursor(request.page.cursor, scope)
         after = Position(datetime.fromisoformat(position["created_at"]).astimezone(UTC), position["id"])
         backwards = position["way"] == "previous"
-    return Listing(narrowed, scope, request.ascending, request.page.limit, after, backwards)
+    return Listing(narrowed, scope, request.ascending, page_limit(request.page), after, backwards)
 
 
 def _scope(narrowed: SessionFilter, ascending: bool) -> str:

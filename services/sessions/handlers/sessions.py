@@ -12,7 +12,6 @@ import orjson
 
 from kit.postgres import Tx
 from kit.rpc.context import current_context
-from managed_agents.sessions.v1.common_pb2 import Idempotency
 from managed_agents.sessions.v1.sessions_pb2 import (
     ArchiveSessionRequest,
     ArchiveSessionResponse,
@@ -24,6 +23,7 @@ from managed_agents.sessions.v1.sessions_pb2 import (
     GetSessionResponse,
     ListSessionsRequest,
     ListSessionsResponse,
+    Session,
     StopSessionRequest,
     StopSessionResponse,
     UpdateSessionRequest,
@@ -34,14 +34,20 @@ from services.sessions.domain import budget, turn
 from services.sessions.domain.metadata import merge_metadata
 from services.sessions.domain.move import Moved
 from services.sessions.domain.overrides import refuse_unavailable, replace_tools, without_effort
-from services.sessions.domain.session import BUILTIN_ENGINE, SessionPatch, read_new_session, read_session_patch
+from services.sessions.domain.session import (
+    BUILTIN_ENGINE,
+    NewSession,
+    SessionPatch,
+    read_new_session,
+    read_session_patch,
+)
 from services.sessions.domain.session_errors import SessionEnded, SessionRunning
 from services.sessions.domain.session_state import SessionState, TurnState
-from services.sessions.handlers.session_admission import admit, parse_object
+from services.sessions.handlers.definitions import can_exist, once, read_body
+from services.sessions.handlers.session_admission import admit
 from services.sessions.handlers.session_messages import session_message
 from services.sessions.handlers.session_pages import read_listing
 from services.sessions.operations.core import Operations, Unit, new_event_id, not_found
-from services.sessions.store.idempotency import IdempotencyStore
 from services.sessions.store.sessions import NewSessionRow, SessionRecord, Sessions
 
 LOCAL_PROVIDER = "local"
@@ -72,23 +78,12 @@ class SessionsHandlers(SessionsServiceServicer):
         """A session, idle or at work on its initial events."""
         call = current_context()
         new = read_new_session(
-            parse_object(request.definition_json),
+            read_body(request.definition_json),
             published=call.published_contract,
             default_engine=self._default_engine,
         )
         async with self._operations.unit(call.workspace_id) as unit:
-            former = await _begin(unit.tx, request.idempotency)
-            if former is not None:
-                return CreateSessionResponse.FromString(former)
-            row = await admit(
-                unit.tx, new, unit.now, workspace_provider=self._workspace_provider, providers=self._providers
-            )
-            await Sessions(unit.tx).insert(row)
-            if new.initial_events:
-                await unit.append_client_events(_fresh_state(call.workspace_id, row), new.initial_events)
-            response = CreateSessionResponse(session=await self._read(unit, row.id))
-            await _finish(unit.tx, request.idempotency, response.SerializeToString())
-        return response
+            return await once(unit.tx, request.idempotency, CreateSessionResponse, lambda: self._create(unit, new))
 
     async def GetSession(self, request: GetSessionRequest, context: Any) -> GetSessionResponse:
         """One session."""
@@ -109,7 +104,7 @@ class SessionsHandlers(SessionsServiceServicer):
 
     async def UpdateSession(self, request: UpdateSessionRequest, context: Any) -> UpdateSessionResponse:
         """Changes what may be changed and tells exactly what did; an update without a change writes nothing."""
-        patch = read_session_patch(parse_object(request.patch_json))
+        patch = read_session_patch(read_body(request.patch_json))
         async with self._operations.unit(current_context().workspace_id) as unit:
             state = await _lock(unit, request.session_id)
             if turn.phase_of(state) is turn.Phase.ENDED:
@@ -149,7 +144,16 @@ class SessionsHandlers(SessionsServiceServicer):
             await unit.apply(turn.stop(state, unit.now, new_event_id))
             return StopSessionResponse(session=await self._read(unit, state.id))
 
-    async def _read(self, unit: Unit, session_id: str) -> Any:
+    async def _create(self, unit: Unit, new: NewSession) -> CreateSessionResponse:
+        row = await admit(
+            unit.tx, new, unit.now, workspace_provider=self._workspace_provider, providers=self._providers
+        )
+        await Sessions(unit.tx).insert(row)
+        if new.initial_events:
+            await unit.append_client_events(_fresh_state(unit.tx.workspace_id, row), new.initial_events)
+        return CreateSessionResponse(session=await self._read(unit, row.id))
+
+    async def _read(self, unit: Unit, session_id: str) -> Session:
         return session_message(await _record(unit.tx, session_id), unit.now)
 
 
@@ -202,22 +206,16 @@ class _Change:
 
 
 async def _lock(unit: Unit, session_id: str) -> SessionState:
-    _require_storable(session_id)
+    if not can_exist(session_id):
+        raise not_found(session_id)
     return await unit.lock(session_id)
 
 
 async def _record(tx: Tx, session_id: str) -> SessionRecord:
-    _require_storable(session_id)
-    record = await Sessions(tx).get(session_id)
+    record = await Sessions(tx).get(session_id) if can_exist(session_id) else None
     if record is None:
         raise not_found(session_id)
     return record
-
-
-def _require_storable(session_id: str) -> None:
-    """An id with a NUL can't be in the database, and must not be asked of it."""
-    if "\x00" in session_id:
-        raise not_found(session_id.replace("\x00", ""))
 
 
 def _fresh_state(workspace_id: str, row: NewSessionRow) -> SessionState:
@@ -229,16 +227,3 @@ def _fresh_state(workspace_id: str, row: NewSessionRow) -> SessionState:
         updated_at=row.created_at,
         created_at=row.created_at,
     )
-
-
-async def _begin(tx: Tx, idempotency: Idempotency) -> bytes | None:
-    if not idempotency.key:
-        return None
-    return await IdempotencyStore(tx).begin(
-        idempotency.key, idempotency.fingerprint, idempotency.keep_seconds, first_try=idempotency.first_try
-    )
-
-
-async def _finish(tx: Tx, idempotency: Idempotency, response: bytes) -> None:
-    if idempotency.key:
-        await IdempotencyStore(tx).finish(idempotency.key, response)
