@@ -2,7 +2,6 @@
 
 import os
 import socket
-import stat
 from pathlib import Path
 
 import grpc
@@ -44,9 +43,9 @@ def bind(server: grpc.aio.Server, listen: str) -> int:
     path = socket_path(listen)
     if path is None:
         return server.add_insecure_port(listen)
-    # A socket file that a killed process left behind would refuse the bind; a live one answers and is kept.
-    if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _answers(path):
-        path.unlink()
+    # gRPC replaces a socket file without asking: right for one that a killed process left, not for a live one.
+    if _answers(path):
+        raise RuntimeError(f"another process already listens on {path}")
     before = os.umask(0o177)
     try:
         server.add_insecure_port(f"unix:{path}")
