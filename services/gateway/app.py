@@ -12,6 +12,8 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from kit import lifecycle, telemetry
@@ -23,6 +25,7 @@ from .clients import Clients, connect
 from .config import GatewaySettings
 from .operation import Operation
 from .operation.dispatch import build_routes, no_route
+from .operation.docs import page as reference_page
 from .operation.openapi import document
 from .operation.shell import Shell
 from .routes import agents, environments, models
@@ -51,7 +54,7 @@ def create_app(settings: GatewaySettings, clients: Clients, operations: Sequence
     if api_key:
         telemetry.register_secret(api_key)
     authenticator = Authenticator(api_key)
-    app = FastAPI(title=TITLE, version=build_version(), redoc_url=None, redirect_slashes=False)
+    app = FastAPI(title=TITLE, version=build_version(), docs_url=None, redoc_url=None, redirect_slashes=False)
     rendered: dict[str, Any] = {}
 
     def openapi() -> dict[str, Any]:
@@ -61,7 +64,11 @@ def create_app(settings: GatewaySettings, clients: Clients, operations: Sequence
             )
         return rendered
 
+    async def docs(_request: Request) -> Response:
+        return Response(reference_page(openapi()), media_type="text/html")
+
     app.openapi = openapi  # type: ignore[method-assign]
+    app.add_route("/docs", docs, include_in_schema=False)
     app.router.routes[:0] = build_routes(operations, clients)
     app.router.default = no_route
     # The router alone: FastAPI's own error layers would answer before the shell does.

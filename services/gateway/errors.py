@@ -181,6 +181,7 @@ def describe(error: BaseException, *, published: bool, request_id: str) -> Error
             request_id=request_id,
             exc_info=(type(error), error, error.__traceback__),
             cause=str(error),
+            **(error.metadata if isinstance(error, DomainError) else {}),
         )
         return ErrorAnswer(FAULT.status, type_name, "internal", MASKED_MESSAGE, None, ())
     return ErrorAnswer(

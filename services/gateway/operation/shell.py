@@ -61,6 +61,8 @@ class Shell:
         request_id = new_id("req")
         telemetry.bind_request_id(request_id)
         headers = _headers(scope)
+        # Makes the router raise for a wrong method instead of answering in plain text.
+        scope["app"] = self._app
         scope[SCOPE_KEY] = Admitted(request_id, ANONYMOUS, speaks_published_contract(headers), headers)
         if telemetry.tracing():
             with telemetry.continue_trace(headers, f"{scope['method']} {scope['path']}", request_id=request_id):
