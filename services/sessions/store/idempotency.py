@@ -78,4 +78,6 @@ class IdempotencyStore:
 
     async def forget_expired(self) -> int:
         """Drops entries of all workspaces whose time is over; for the sweep."""
-        return await self._tx.execute("DELETE FROM idempotency WHERE expires_at < clock_timestamp()")
+        return await self._tx.execute(
+            "DELETE FROM idempotency WHERE expires_at < clock_timestamp() -- platform-wide: sweep"
+        )

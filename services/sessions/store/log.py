@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import orjson
+import psycopg
 
 from kit.clock import rfc3339
 from kit.postgres import Tx
@@ -13,6 +14,12 @@ from services.sessions.domain.log import UNREAD, LoggedEvent
 from services.sessions.domain.move import Moved
 from services.sessions.domain.session_state import TurnState
 from services.sessions.store.turns import session_values
+
+_ONCE = ("events_id_once", "outbox_message_id_unique")
+
+
+class EventStored(Exception):
+    """An event with this id is in a log already; nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +40,20 @@ class LogStore:
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
 
-    async def save(
-        self, moves: Sequence[Moved], messages: Iterable[OutboxMessage], lease_seconds: float
-    ) -> None:
+    async def save(self, moves: Sequence[Moved], messages: Iterable[OutboxMessage], lease_seconds: float) -> None:
         """Saves finished moves in one statement: log, sessions, turns and outbox.
 
         Several moves of one session stand in their order; the last one's state is saved.
+        EventStored where one of the events is in a log already.
         """
+        try:
+            await self._save(moves, messages, lease_seconds)
+        except psycopg.errors.UniqueViolation as error:
+            if error.diag.constraint_name in _ONCE:
+                raise EventStored from error
+            raise
+
+    async def _save(self, moves: Sequence[Moved], messages: Iterable[OutboxMessage], lease_seconds: float) -> None:
         last = {moved.state.id: moved for moved in moves}
         first = {moved.state.id: moved.before for moved in reversed(moves)}
         changed = [
@@ -50,7 +64,7 @@ class LogStore:
         ]
         await self._tx.execute(
             """
-            WITH saved AS (
+            WITH saved AS ( -- platform-wide: each row brings the workspace that its session was found in
                 UPDATE sessions AS s
                 SET revision = m.revision, archived_at = m.archived_at, deleted_at = m.deleted_at,
                     updated_at = m.updated_at, status = m.status, last_seq = m.last_seq, input_seq = m.input_seq,
@@ -121,7 +135,8 @@ class LogStore:
             """
             UPDATE events
             SET body = overlay(body PLACING %(read)s FROM position(%(unread)s IN body) FOR length(%(unread)s))
-            WHERE session_id = %(session_id)s AND seq = ANY(%(seqs)s) AND position(%(unread)s IN body) > 0
+            WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND seq = ANY(%(seqs)s)
+              AND position(%(unread)s IN body) > 0
             RETURNING id, seq, type, created_at, body
             """,
             {
@@ -136,7 +151,11 @@ class LogStore:
     async def stored_ids(self, session_id: str, event_ids: Sequence[str]) -> frozenset[str]:
         """Which of the events are in the log already."""
         rows = await self._tx.all(
-            "SELECT id FROM events WHERE session_id = %(session_id)s AND id = ANY(%(ids)s) ORDER BY seq LIMIT 10000",
+            """
+            SELECT id FROM events
+            WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND id = ANY(%(ids)s)
+            ORDER BY seq LIMIT 10000
+            """,
             {"session_id": session_id, "ids": list(event_ids)},
         )
         return frozenset(row[0] for row in rows)
@@ -146,7 +165,8 @@ class LogStore:
         rows = await self._tx.all(
             """
             SELECT id, seq, type, created_at, body FROM events
-            WHERE session_id = %(session_id)s AND id = ANY(%(ids)s) ORDER BY seq LIMIT 10000
+            WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND id = ANY(%(ids)s)
+            ORDER BY seq LIMIT 10000
             """,
             {"session_id": session_id, "ids": list(event_ids)},
         )
@@ -157,23 +177,24 @@ class LogStore:
         rows = await self._tx.all(
             """
             SELECT id, seq, type, created_at, body FROM events
-            WHERE session_id = %(session_id)s AND in_context AND seq > %(after_seq)s AND seq <= %(up_to_seq)s
+            WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND in_context
+              AND seq > %(after_seq)s AND seq <= %(up_to_seq)s
             ORDER BY seq LIMIT %(limit)s
             """,
             {"session_id": session_id, "after_seq": after_seq, "up_to_seq": up_to_seq, "limit": limit},
         )
         return [_logged(row) for row in rows]
 
-    async def inputs(self, session_id: str, after_seq: int, limit: int) -> list[LoggedEvent]:
-        """Client events, after a seq, that shape the model's context."""
+    async def inputs(self, session_id: str, after_seq: int, up_to_seq: int, limit: int) -> list[LoggedEvent]:
+        """Client events that shape the model's context, after one seq and up to another."""
         rows = await self._tx.all(
             """
             SELECT id, seq, type, created_at, body FROM events
-            WHERE session_id = %(session_id)s AND in_context AND seq > %(after_seq)s
-              AND type NOT LIKE 'agent.%%'
+            WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND in_context
+              AND seq > %(after_seq)s AND seq <= %(up_to_seq)s AND type NOT LIKE 'agent.%%'
             ORDER BY seq LIMIT %(limit)s
             """,
-            {"session_id": session_id, "after_seq": after_seq, "limit": limit},
+            {"session_id": session_id, "after_seq": after_seq, "up_to_seq": up_to_seq, "limit": limit},
         )
         return [_logged(row) for row in rows]
 

@@ -53,6 +53,7 @@ class TurnStore:
                    interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens, cache_read_input_tokens,
                    cache_creation_5m_input_tokens, cache_creation_1h_input_tokens, active_seconds, running_since,
                    traceparent
+            -- platform-wide: one commit serves many workspaces; the caller compares each one's own
             FROM sessions WHERE id = ANY(%(ids)s) AND deleted_at IS NULL
             ORDER BY id
             FOR NO KEY UPDATE SKIP LOCKED
@@ -64,7 +65,10 @@ class TurnStore:
     async def waiting(self, limit: int) -> list[str]:
         """Sessions whose turn waits for a runner, the longest wait first."""
         rows = await self._tx.all(
-            "SELECT session_id FROM turns WHERE holder = '' ORDER BY ready_at, session_id LIMIT %(limit)s",
+            """
+            SELECT session_id FROM turns WHERE holder = '' -- platform-wide: runners serve every workspace
+            ORDER BY ready_at, session_id LIMIT %(limit)s
+            """,
             {"limit": limit},
         )
         return [row[0] for row in rows]
@@ -73,7 +77,7 @@ class TurnStore:
         """Sessions whose lease ran out, by the database's clock."""
         rows = await self._tx.all(
             """
-            SELECT session_id FROM turns WHERE holder <> '' AND expires_at < clock_timestamp()
+            SELECT session_id FROM turns WHERE holder <> '' AND expires_at < clock_timestamp() -- platform-wide: sweep
             ORDER BY expires_at, session_id LIMIT %(limit)s
             """,
             {"limit": limit},
@@ -84,7 +88,7 @@ class TurnStore:
         """Locks the leases that ran out and were not renewed in the meantime."""
         rows = await self._tx.all(
             """
-            SELECT session_id FROM turns
+            SELECT session_id FROM turns -- platform-wide: sweep
             WHERE session_id = ANY(%(ids)s) AND holder <> '' AND expires_at < clock_timestamp()
             ORDER BY session_id FOR UPDATE SKIP LOCKED
             """,
@@ -99,7 +103,7 @@ class TurnStore:
             UPDATE turns SET expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
             WHERE session_id IN (
                 SELECT t.session_id
-                FROM turns t
+                FROM turns t -- platform-wide: a runner renews all its leases at once
                 JOIN json_to_recordset(%(held)s::json) AS h(session_id text, epoch bigint)
                   ON h.session_id = t.session_id AND h.epoch = t.epoch
                 WHERE t.holder = %(runner_id)s
@@ -115,6 +119,7 @@ class TurnStore:
             """
             SELECT h.session_id, h.epoch, t.session_id IS NOT NULL, coalesce(s.interrupt_seq, 0)
             FROM json_to_recordset(%(held)s::json) AS h(session_id text, epoch bigint)
+            -- platform-wide: a runner asks after all its leases at once
             LEFT JOIN turns t ON t.session_id = h.session_id AND t.epoch = h.epoch AND t.holder = %(runner_id)s
             LEFT JOIN sessions s ON s.id = t.session_id AND s.turn_epoch = h.epoch
             ORDER BY h.session_id LIMIT 10000

@@ -1,0 +1,78 @@
+"""EventsService: what clients append. Reading is `handlers/event_reads.py`."""
+
+from typing import Any
+
+import orjson
+
+from kit.rpc.context import current_context
+from kit.telemetry import traceparent
+from managed_agents.sessions.v1 import sessions_pb2
+from services.sessions.domain import turn
+from services.sessions.domain.inbound import USER_STEER, ClientEvent, validate_events
+from services.sessions.domain.move import Moved
+from services.sessions.domain.session_errors import InvalidRequest
+from services.sessions.handlers.event_reads import EventReadsHandlers
+from services.sessions.operations.announcer import event_message
+from services.sessions.operations.core import Operations, new_event_id
+from services.sessions.operations.once import once
+
+_STEER_DETAIL = "The engine of this session runs a turn to its end and takes no steering."
+
+
+class EventsHandlers(EventReadsHandlers):
+    """Appends and reads."""
+
+    def __init__(self, operations: Operations) -> None:
+        super().__init__(operations.database)
+        self._operations = operations
+
+    async def AppendEvents(
+        self, request: sessions_pb2.AppendEventsRequest, _rpc: object
+    ) -> sessions_pb2.AppendEventsResponse:
+        """Stores a client's events, all or none."""
+        context = current_context()
+        events = validate_events(_load(request.events_json), initial=False, published=context.published_contract)
+        events, receipts = _refuse_steering(events)
+
+        def decide(state: Any, now: Any, _stored: frozenset[str] | None) -> Moved:
+            return turn.append_client_events(state, events, now, new_event_id, traceparent=traceparent_now)
+
+        traceparent_now = traceparent()
+        if not request.idempotency.key:
+            moved = await self._operations.move(context.workspace_id, request.session_id, decide)
+            return _response(moved, receipts)
+        async with self._operations.unit(context.workspace_id) as unit:
+
+            async def append() -> sessions_pb2.AppendEventsResponse:
+                state = await unit.lock(request.session_id)
+                return _response(await unit.apply(decide(state, unit.now, None)), receipts)
+
+            return await once(unit.tx, request.idempotency, sessions_pb2.AppendEventsResponse, append)
+
+
+def _load(events_json: bytes) -> Any:
+    try:
+        return orjson.loads(events_json)
+    except orjson.JSONDecodeError:
+        raise InvalidRequest("events must be a JSON array.", field="events") from None
+
+
+def _refuse_steering(events: list[ClientEvent]) -> tuple[list[ClientEvent], list[dict[str, Any]]]:
+    """A steer is stored with its receipt, so that the log tells that nobody heard it."""
+    receipts: list[dict[str, Any]] = []
+    told: list[ClientEvent] = []
+    for event in events:
+        if event.type == USER_STEER:
+            input_id = event.fields["input_id"]
+            receipts.append({"input_id": input_id, "state": "rejected", "detail": _STEER_DETAIL})
+            metadata = {"input_id": input_id, "steer_state": "rejected", "detail": _STEER_DETAIL}
+            event = ClientEvent(USER_STEER, event.fields | {"metadata": metadata})
+        told.append(event)
+    return told, receipts
+
+
+def _response(moved: Moved, receipts: list[dict[str, Any]]) -> sessions_pb2.AppendEventsResponse:
+    return sessions_pb2.AppendEventsResponse(
+        events=[event_message(event) for event in moved.client_events],
+        steer_receipts_json=orjson.dumps(receipts) if receipts else b"",
+    )

@@ -1,0 +1,69 @@
+"""What is told after a commit: hints only, since the log has the truth.
+
+Subjects: `sessions.live.<session_id>`, `runners.<runner_id>.signals`, `sessions.turn_ready`.
+"""
+
+from base64 import b64encode
+from collections.abc import Sequence
+
+from kit.nats import Nats
+from kit.relay import Relay
+from managed_agents.sessions.v1 import events_pb2
+from services.sessions.domain.log import LoggedEvent
+from services.sessions.domain.move import Moved, Signal
+from services.sessions.store.log import OutboxMessage
+
+TURN_READY = "sessions.turn_ready"
+
+
+class Announcer:
+    """Speaks on core NATS, and wakes the relay for what must not be lost."""
+
+    def __init__(self, nats: Nats, relay: Relay) -> None:
+        self._nats = nats
+        self._relay = relay
+
+    async def events(self, session_id: str, events: Sequence[LoggedEvent]) -> None:
+        """Shows fresh events, and inputs that were just read, to live tails."""
+        if events:
+            message = events_pb2.LiveEvents(session_id=session_id, events=[event_message(event) for event in events])
+            await self._nats.publish(f"sessions.live.{session_id}", message.SerializeToString())
+
+    async def signal(self, signal: Signal) -> None:
+        """Has the holder of a turn look at the log."""
+        message = events_pb2.TurnSignal(
+            session_id=signal.session_id,
+            epoch=signal.epoch,
+            interrupt_seq=signal.interrupt_seq,
+            revoked=signal.revoked,
+        )
+        await self._nats.publish(f"runners.{signal.runner_id}.signals", message.SerializeToString())
+
+    async def turn_ready(self) -> None:
+        """Tells the other replicas that a turn waits."""
+        await self._nats.publish(TURN_READY, b"")
+
+    def wake_relay(self) -> None:
+        """Outbox rows were committed."""
+        self._relay.wake()
+
+
+def event_message(event: LoggedEvent) -> events_pb2.Event:
+    """An event as other processes get it."""
+    return events_pb2.Event(id=event.id, seq=event.seq, type=event.type, body=event.body)
+
+
+def outbox_message(moved: Moved, headers: dict[str, str] | None) -> OutboxMessage:
+    """What durable consumers get of an append."""
+    payload = events_pb2.EventsAppended(
+        workspace_id=moved.state.workspace_id,
+        session_id=moved.state.id,
+        events=[events_pb2.EventReference(id=event.id, seq=event.seq, type=event.type) for event in moved.events],
+    )
+    return OutboxMessage(
+        workspace_id=moved.state.workspace_id,
+        message_id=moved.events[0].id,
+        subject=f"sessions.log.{moved.state.id}",
+        payload=b64encode(payload.SerializeToString()).decode(),
+        headers=headers or None,
+    )

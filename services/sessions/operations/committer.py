@@ -1,0 +1,158 @@
+"""Commits that many callers share.
+
+Each caller hands in one job: a session and a decision to take under its lock. While one
+commit is on its way to the disk the next jobs gather, and then go together: one lock
+statement, one write statement, one commit for all of them. A job that is refused does not
+touch its neighbours, and one that breaks the shared commit, or whose session is locked by
+someone else, gets a transaction of its own.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import psycopg
+
+from kit.clock import Clock
+from kit.errors import DomainError
+from kit.postgres import Database, Tx
+from services.sessions.domain.move import Moved
+from services.sessions.domain.session_state import SessionState
+from services.sessions.domain.turn import MayBeRepeat
+from services.sessions.operations.writer import Writer, Written, unchanged
+from services.sessions.store.log import EventStored
+from services.sessions.store.turns import TurnStore
+
+MAX_JOBS = 64
+WORKERS = 2
+
+# (state, now, ids that are stored already, if they had to be looked up) -> move
+Decide = Callable[[SessionState, datetime, frozenset[str] | None], Moved]
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One session to be moved, for a caller who waits."""
+
+    workspace_id: str
+    session_id: str
+    decide: Decide
+    event_ids: tuple[str, ...] = ()
+    relaxed: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
+    done: "asyncio.Future[Moved]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def succeed(self, moved: Moved) -> None:
+        """Answers the caller, who may have gone."""
+        if not self.done.done():
+            self.done.set_result(moved)
+
+    def fail(self, error: BaseException) -> None:
+        """Refuses the caller, who may have gone."""
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+class Committer:
+    """Gathers jobs and commits them; `alone` runs one in a transaction of its own."""
+
+    def __init__(
+        self, database: Database, writer: Writer, clock: Clock, alone: Callable[[Job], Awaitable[Moved]]
+    ) -> None:
+        self._database = database
+        self._writer = writer
+        self._clock = clock
+        self._alone = alone
+        self._queue: deque[Job] = deque()
+        # Sessions in a commit right now; their next jobs wait for it.
+        self._busy: set[str] = set()
+        self._workers: set[asyncio.Task[None]] = set()
+
+    async def submit(self, job: Job) -> Moved:
+        """Waits until the job is committed; a caller who goes away does not take it back."""
+        self._queue.append(job)
+        if len(self._workers) < WORKERS:
+            worker = asyncio.create_task(self._drain(), name="committer")
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+        return await job.done
+
+    async def stop(self) -> None:
+        """Finishes what was handed in."""
+        while self._workers:
+            await asyncio.wait(self._workers)
+
+    async def _drain(self) -> None:
+        while jobs := self._take():
+            sessions = {job.session_id for job in jobs}
+            self._busy |= sessions
+            try:
+                await self._commit(jobs)
+            except Exception as error:
+                for job in jobs:
+                    job.fail(error)
+            finally:
+                self._busy -= sessions
+
+    def _take(self) -> list[Job]:
+        """The oldest jobs whose session is free, each session's in their order."""
+        taken: list[Job] = []
+        held: list[Job] = []
+        while self._queue and len(taken) < MAX_JOBS:
+            job = self._queue.popleft()
+            (held if job.session_id in self._busy else taken).append(job)
+        self._queue.extendleft(reversed(held))
+        return taken
+
+    async def _commit(self, jobs: list[Job]) -> None:
+        written = Written()
+        outcomes: dict[Job, Moved] = {}
+        try:
+            async with self._database.platform_transaction(relaxed=all(job.relaxed for job in jobs)) as tx:
+                outcomes = await self._write(tx, jobs, written)
+        except (EventStored, psycopg.Error):
+            # One job's rows broke the statement for all: each one finds out for itself.
+            self._writer.undo(written)
+            outcomes = {}
+        except BaseException:
+            self._writer.undo(written)
+            raise
+        else:
+            for job, moved in outcomes.items():
+                job.succeed(moved)
+            await self._writer.settle(written)
+        for job in jobs:
+            if job not in outcomes and not job.done.done():
+                await self._commit_alone(job)
+
+    async def _write(self, tx: Tx, jobs: list[Job], written: Written) -> dict[Job, Moved]:
+        states = {state.id: state for state in await TurnStore(tx).lock_free([job.session_id for job in jobs])}
+        now = self._clock.now()
+        outcomes: dict[Job, Moved] = {}
+        for job in jobs:
+            state = states.get(job.session_id)
+            if state is None or state.workspace_id != job.workspace_id:
+                continue
+            try:
+                moved = job.decide(state, now, None)
+            except MayBeRepeat:
+                # It has to look into the log first, and what comes after it has to wait for that.
+                states.pop(job.session_id)
+                continue
+            except DomainError as refusal:
+                job.fail(refusal)
+                continue
+            outcomes[job] = moved
+            states[job.session_id] = moved.state
+        moves = [(moved, job.headers) for job, moved in outcomes.items() if not unchanged(moved)]
+        if moves:
+            await self._writer.write(tx, moves, written)
+        return outcomes
+
+    async def _commit_alone(self, job: Job) -> None:
+        try:
+            job.succeed(await self._alone(job))
+        except Exception as error:
+            job.fail(error)

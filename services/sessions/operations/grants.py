@@ -1,0 +1,103 @@
+"""Makes the message that a runner gets with a turn.
+
+What a session is made of changes rarely, so it is kept here, by revision. The context is
+read from the log only where the runner does not know it and the turn's own transaction
+did not write all of it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from kit.clock import Clock
+from kit.postgres import Database
+from managed_agents.sessions.v1 import sessions_pb2, turns_pb2
+from services.sessions.domain.log import LoggedEvent
+from services.sessions.domain.move import Moved
+from services.sessions.domain.session_state import SessionState
+from services.sessions.operations.announcer import event_message
+from services.sessions.operations.waiting_room import Seat
+from services.sessions.store.log import LogStore
+from services.sessions.store.sessions import SessionRecord, Sessions
+
+MAX_CONTEXT_EVENTS = 200
+MAX_CONTEXT_BYTES = 1_000_000
+_MAX_KEPT = 2_000
+
+Render = Callable[[SessionRecord, datetime], sessions_pb2.Session]
+
+
+class Grants:
+    """Builds grants for the turns of this replica."""
+
+    def __init__(self, database: Database, clock: Clock, render: Render, lease_seconds: float) -> None:
+        self._database = database
+        self._clock = clock
+        self._render = render
+        self._lease_seconds = lease_seconds
+        self._kept: OrderedDict[str, tuple[int, sessions_pb2.Session, bytes]] = OrderedDict()
+
+    async def build(self, moved: Moved, seat: Seat) -> turns_pb2.TurnGrant | None:
+        """The grant of the turn that `moved` gave to the runner of a seat; None where the session is gone."""
+        state = moved.state
+        described = await self._describe(state)
+        if described is None:
+            return None
+        session, environment = described
+        after_seq = min(seat.cached.get(state.id, 0), state.last_seq)
+        context, complete = await self._context(moved, after_seq)
+        message = turns_pb2.TurnGrant(
+            workspace_id=state.workspace_id,
+            session=session,
+            epoch=state.turn_epoch,
+            attempt=state.turn_attempt,
+            lease_seconds=self._lease_seconds,
+            thread_id=state.thread_id,
+            context=[event_message(event) for event in context],
+            context_after_seq=after_seq,
+            context_complete=complete,
+            traceparent=state.traceparent,
+            environment_json=environment,
+            interrupt_seq=state.interrupt_seq,
+        )
+        message.session.last_seq = state.last_seq
+        message.session.status = sessions_pb2.SESSION_STATUS_RUNNING
+        return message
+
+    async def _describe(self, state: SessionState) -> tuple[sessions_pb2.Session, bytes] | None:
+        kept = self._kept.get(state.id)
+        if kept is not None and kept[0] == state.revision:
+            self._kept.move_to_end(state.id)
+            return kept[1], kept[2]
+        async with self._database.read(state.workspace_id) as tx:
+            record = await Sessions(tx).get(state.id)
+        if record is None:
+            return None
+        session = self._render(record, self._clock.now())
+        # A session shows its model without the effort that its agent asks for; the runner needs it.
+        session.agent.model_json = record.agent_model.encode()
+        environment = record.row.environment.encode()
+        self._kept[state.id] = (record.row.revision, session, environment)
+        if len(self._kept) > _MAX_KEPT:
+            self._kept.popitem(last=False)
+        return session, environment
+
+    async def _context(self, moved: Moved, after_seq: int) -> tuple[Sequence[LoggedEvent], bool]:
+        if after_seq >= moved.before.last_seq:
+            events = [event for event in moved.events if event.in_context and event.seq > after_seq]
+        else:
+            async with self._database.read(moved.state.workspace_id) as tx:
+                events = await LogStore(tx).context(
+                    moved.state.id, after_seq, moved.state.last_seq, MAX_CONTEXT_EVENTS + 1
+                )
+        return _capped(events)
+
+
+def _capped(events: Sequence[LoggedEvent]) -> tuple[Sequence[LoggedEvent], bool]:
+    """As many events as one message takes, and whether these are all."""
+    size = 0
+    for index, event in enumerate(events):
+        size += len(event.body)
+        if index >= MAX_CONTEXT_EVENTS or (size > MAX_CONTEXT_BYTES and index > 0):
+            return events[:index], False
+    return events, True

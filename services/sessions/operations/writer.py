@@ -1,0 +1,134 @@
+"""The way from a finished move to the log, to those who wait for it, and to a runner.
+
+`write` belongs into the transaction of the move, `settle` after its commit, `undo` where
+there was none. Whoever writes a log goes through here.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from kit import failpoints
+from kit.postgres import Tx
+from kit.telemetry import log
+from services.sessions.domain.log import LoggedEvent
+from services.sessions.domain.move import Moved
+from services.sessions.domain.session_state import Status, TurnState
+from services.sessions.domain.turn import grant_at_once
+from services.sessions.operations.announcer import Announcer, outbox_message
+from services.sessions.operations.grants import Grants
+from services.sessions.operations.waiting_room import Seat, WaitingRoom
+from services.sessions.store.log import LogStore
+
+Headers = dict[str, str]
+GiveUp = Callable[[str, str, int], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Written:
+    """What a transaction wrote and has to tell when it commits."""
+
+    moves: list[Moved] = field(default_factory=list)
+    # By session: queued inputs as they look now that they were read.
+    read: dict[str, list[LoggedEvent]] = field(default_factory=dict)
+    # Grants of this transaction with the seat of their runner.
+    granted: list[tuple[Moved, Seat]] = field(default_factory=list)
+
+
+class Writer:
+    """Writes moves, matches ready turns with waiting runners, and tells about both."""
+
+    def __init__(
+        self, room: WaitingRoom, announcer: Announcer, grants: Grants, lease_seconds: float, give_up: GiveUp
+    ) -> None:
+        """`give_up(workspace_id, session_id, epoch)` returns a turn whose grant nobody got."""
+        self._room = room
+        self._give_up = give_up
+        self._announcer = announcer
+        self._grants = grants
+        self._lease_seconds = lease_seconds
+        self._deliveries: set[asyncio.Task[None]] = set()
+
+    async def write(self, tx: Tx, moves: Sequence[tuple[Moved, Headers]], written: Written) -> None:
+        """Saves moves, and the grants of turns that they make ready to runners that wait here.
+
+        Each move comes with the headers of the call that asked for it. `written` collects
+        what `settle` or `undo` needs, also where this fails half way.
+        """
+        placed = [moved for moved, _ in moves]
+        self._match(placed, written)
+        await self.save(tx, [(moved, headers) for moved, (_, headers) in zip(placed, moves, strict=True)], written)
+
+    async def save(self, tx: Tx, moves: Sequence[tuple[Moved, Headers]], written: Written) -> None:
+        """Saves moves as they are; `written.granted` is the caller's to fill."""
+        messages = [outbox_message(moved, headers) for moved, headers in moves if moved.events]
+        await LogStore(tx).save([moved for moved, _ in moves], messages, self._lease_seconds)
+        for moved, _ in moves:
+            if moved.read and moved.moved_at:
+                scoped = LogStore(tx.for_workspace(moved.state.workspace_id))
+                fresh = await scoped.mark_read(moved.state.id, moved.read, moved.moved_at)
+                written.read.setdefault(moved.state.id, []).extend(fresh)
+            written.moves.append(moved)
+        await failpoints.point("sessions.append.before_commit")
+
+    def undo(self, written: Written) -> None:
+        """The transaction failed: nobody gets anything."""
+        for _, seat in written.granted:
+            self._room.give_back(seat)
+
+    async def settle(self, written: Written) -> None:
+        """The transaction committed: tells tails, holders and other replicas, and hands out grants."""
+        await failpoints.point("sessions.append.after_commit")
+        granted = {moved.state.id for moved, _ in written.granted}
+        for moved, seat in written.granted:
+            self._deliver(moved, seat)
+        for moved in written.moves:
+            fresh = written.read.get(moved.state.id, ())
+            await self._announcer.events(moved.state.id, (*fresh, *moved.events))
+            if moved.signal is not None:
+                await self._announcer.signal(moved.signal)
+        if any(moved.events for moved in written.moves):
+            self._announcer.wake_relay()
+        if any(m.state.turn_state is TurnState.READY and m.state.id not in granted for m in written.moves):
+            self._room.turns_wait()
+            await self._announcer.turn_ready()
+
+    async def stop(self) -> None:
+        """Waits for grants that are on their way."""
+        while self._deliveries:
+            await asyncio.wait(self._deliveries)
+
+    def _match(self, placed: list[Moved], written: Written) -> None:
+        """Gives turns that the moves made ready to runners that wait here."""
+        last = {moved.state.id: index for index, moved in enumerate(placed)}
+        for index in last.values():
+            moved = placed[index]
+            if moved.state.turn_state is not TurnState.READY or moved.state.status is not Status.RUNNING:
+                continue
+            seat = self._room.reserve(moved.state.turn_holder)
+            if seat is None:
+                continue
+            placed[index] = grant_at_once(moved, seat.runner_id)
+            written.granted.append((placed[index], seat))
+
+    def _deliver(self, moved: Moved, seat: Seat) -> None:
+        task = asyncio.create_task(self._hand_over(moved, seat), name=f"grant {moved.state.id}")
+        self._deliveries.add(task)
+        task.add_done_callback(self._deliveries.discard)
+
+    async def _hand_over(self, moved: Moved, seat: Seat) -> None:
+        await failpoints.point("turns.grant.after_commit")
+        try:
+            message = await self._grants.build(moved, seat)
+        except Exception:
+            log.exception("a grant could not be made", session_id=moved.state.id)
+            message = None
+        if message is None or not seat.open:
+            await self._give_up(moved.state.workspace_id, moved.state.id, moved.state.turn_epoch)
+            return
+        seat.grants.put_nowait(message)
+
+
+def unchanged(moved: Moved) -> bool:
+    """Whether a move has nothing to save."""
+    return not moved.events and replace(moved.state, updated_at=moved.before.updated_at) == moved.before
