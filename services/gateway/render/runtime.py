@@ -35,7 +35,7 @@ _REASONS = {
 
 def load_matrix() -> dict[str, Any]:
     """The contract matrix with its summary counted."""
-    entries = orjson.loads(files(__package__).joinpath("contract_matrix.json").read_bytes())
+    entries = orjson.loads(files("services.gateway.render").joinpath("contract_matrix.json").read_bytes())
     counts = Counter(entry["status"] for entry in entries)
     return {
         "type": "capability_matrix",

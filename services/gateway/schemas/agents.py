@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, WithJsonSchema
 
-from .shapes import AnyObject, Description, Label, Metadata, MetadataPatch, Page, Rendered, Shape, judged, objects
+from .shapes import JUDGED, AnyObject, Description, Label, Metadata, MetadataPatch, Page, Rendered, Shape
 
 MODEL_OBJECT = {
     "type": "object",
@@ -28,12 +28,14 @@ MODEL_OBJECT = {
     },
     "additionalProperties": False,
 }
-Model = judged({"anyOf": [{"type": "string", "minLength": 1, "maxLength": 256}, MODEL_OBJECT]})
-ModelObject = judged({"anyOf": [MODEL_OBJECT, {"type": "null"}]})
+Model = Annotated[
+    Any, JUDGED, WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1, "maxLength": 256}, MODEL_OBJECT]})
+]
+ModelObject = Annotated[Any, JUDGED, WithJsonSchema({"anyOf": [MODEL_OBJECT, {"type": "null"}]})]
 System = Annotated[str, Field(max_length=100_000)]
-Tools = objects(256)
-Servers = objects(20)
-Skills = objects(20)
+Tools = Annotated[list[AnyObject], Field(max_length=256)]
+Servers = Annotated[list[AnyObject], Field(max_length=20)]
+Skills = Annotated[list[AnyObject], Field(max_length=20)]
 Version = Annotated[int, Field(ge=1, le=2_147_483_647)]
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
-from .shapes import Description, Label, Metadata, MetadataPatch, Page, Rendered, Shape, judged
+from .shapes import JUDGED, Description, Label, Metadata, MetadataPatch, Page, Rendered, Shape
 
 HOSTS = {"type": "array", "maxItems": 256, "items": {"type": "string", "minLength": 1, "maxLength": 255}}
 NETWORK = {
@@ -28,10 +28,12 @@ CONFIG = {
         "packages": {"type": "object"},
     },
 }
-Config = judged({"anyOf": [CONFIG, {"type": "null"}]})
-Network = judged({"anyOf": [NETWORK, {"type": "null"}]})
-Packages = judged({"anyOf": [{"type": "array", "maxItems": 256}, {"type": "null"}]})
-Word = judged({"anyOf": [{"type": "string", "minLength": 1, "maxLength": 64}, {"type": "null"}]})
+Config = Annotated[Any, JUDGED, WithJsonSchema({"anyOf": [CONFIG, {"type": "null"}]})]
+Network = Annotated[Any, JUDGED, WithJsonSchema({"anyOf": [NETWORK, {"type": "null"}]})]
+Packages = Annotated[Any, JUDGED, WithJsonSchema({"anyOf": [{"type": "array", "maxItems": 256}, {"type": "null"}]})]
+Word = Annotated[
+    Any, JUDGED, WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1, "maxLength": 64}, {"type": "null"}]})
+]
 
 
 class _Definition(Shape):

@@ -1,6 +1,6 @@
 """What every shape is built from: strict types, no unknown fields, a bound on everything.
 
-Values whose meaning, and whose refusals, belong to a service pass as `Judged`: they
+Values whose meaning, and whose refusals, belong to a service are marked JUDGED: they
 are bounded here and documented, nothing else.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 MAX_TEXT_LENGTH = 1_000_000
@@ -59,10 +59,8 @@ def bounded(value: Any) -> Any:
     return value
 
 
-def judged(schema: dict[str, Any]) -> Any:
-    """A value that its service judges, shown in the document as `schema`."""
-    return Annotated[Any, AfterValidator(bounded), WithJsonSchema(schema)]
-
+# `Annotated[Any, JUDGED, WithJsonSchema(...)]`: a value that its service judges, bounded here.
+JUDGED = AfterValidator(bounded)
 
 Label = Annotated[str, Field(min_length=1, max_length=256)]
 Description = Annotated[str, Field(max_length=2048)]
@@ -72,9 +70,4 @@ Metadata = Annotated[
 MetadataPatch = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)] | None], Field(max_length=64)
 ]
-AnyObject = Annotated[dict[str, Any], AfterValidator(bounded)]
-
-
-def objects(most: int) -> Any:
-    """A list of objects whose members a service judges."""
-    return Annotated[list[AnyObject], Field(max_length=most)]
+AnyObject = Annotated[dict[str, Any], JUDGED]

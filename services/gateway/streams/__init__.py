@@ -1,0 +1,11 @@
+"""Live event streams: one tail per session and gateway, shared by everyone who follows it.
+
+A stream first replays the log after its cursor, then follows the tail. The tail listens
+to hints on NATS and reads the log wherever hints leave a gap, so every stream gets each
+event once and in the order of its seq, whatever is lost in between.
+"""
+
+from .hub import Hub
+from .response import EventStream
+
+__all__ = ["EventStream", "Hub"]

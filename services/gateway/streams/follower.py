@@ -1,0 +1,136 @@
+"""One open stream: what waits to be sent to it, bounded.
+
+While a stream replays the log, live frames are kept aside; when the replay is done they
+follow, without those that it already brought. A reader that falls behind by more than
+`MAX_WAITING_BYTES` is cut and resumes by its cursor: it slows nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from .frames import ENDING_TYPES, PING, Frame
+
+MAX_WAITING_BYTES = 8 * 1024 * 1024
+
+
+class Follower:
+    """The sending side's view of one client."""
+
+    __slots__ = (
+        "_aside",
+        "_ended",
+        "_last_sent_at",
+        "_previewed",
+        "_size",
+        "_stop_after",
+        "_waiting",
+        "_woken",
+        "delta_types",
+        "last_seq",
+        "overflowed",
+        "published",
+    )
+
+    def __init__(
+        self,
+        *,
+        published: bool,
+        delta_types: Sequence[str] = (),
+        stop_after: Callable[[Frame], bool] | None = None,
+    ) -> None:
+        self.published = published
+        self.delta_types = frozenset(delta_types)
+        self.last_seq = 0
+        self.overflowed = False
+        self._stop_after = stop_after
+        self._aside: list[Frame] | None = []
+        self._waiting: list[bytes] = []
+        self._size = 0
+        self._ended = False
+        self._woken = asyncio.Event()
+        self._previewed: set[str] = set()
+        self._last_sent_at = time.monotonic()
+
+    @property
+    def wants_previews(self) -> bool:
+        """Whether the client asked for deltas."""
+        return bool(self.delta_types)
+
+    def follow_from(self, seq: int) -> None:
+        """The client has everything up to `seq`: what was kept aside after it goes out now."""
+        self.last_seq = seq
+        aside, self._aside = self._aside or [], None
+        self.push(aside)
+
+    def push(self, frames: Sequence[Frame]) -> None:
+        """Live frames, in order. One with an old seq is an update of an event that was sent unread."""
+        if self._aside is not None:
+            self._aside.extend(frames)
+            return
+        for frame in frames:
+            if frame.seq > self.last_seq:
+                self.last_seq = frame.seq
+            elif frame.is_unread:
+                continue
+            self._previewed.discard(frame.event_id)
+            self._put(frame.bytes_for(self.published))
+            if frame.type in ENDING_TYPES or (self._stop_after is not None and self._stop_after(frame)):
+                self._ended = True
+        self._woken.set()
+
+    def push_joined(self, joined: bytes, first_seq: int, last_seq: int) -> bool:
+        """Contiguous new frames in one piece; False where this stream needs them one by one."""
+        needs_each = self._previewed or self._stop_after is not None
+        if self._aside is not None or first_seq != self.last_seq + 1 or needs_each:
+            return False
+        self.last_seq = last_seq
+        self._put(joined)
+        self._woken.set()
+        return True
+
+    def push_preview(self, event_type: str, event_id: str, is_start: bool, frame: bytes) -> None:
+        """A preview, if the client wants its type and heard its start."""
+        if self._aside is not None or event_type not in self.delta_types:
+            return
+        if is_start == (event_id in self._previewed):
+            return
+        if is_start:
+            self._previewed.add(event_id)
+        self._put(frame)
+        self._woken.set()
+
+    def ping_if_quiet(self, quiet_since: float) -> None:
+        """Keep proxies from dropping the connection."""
+        if self._last_sent_at < quiet_since and not self._waiting:
+            self._last_sent_at = time.monotonic()
+            self._waiting.append(PING)
+            self._woken.set()
+
+    def end(self) -> None:
+        """Nothing more comes; what waits is still sent."""
+        self._ended = True
+        self._woken.set()
+
+    async def next(self) -> bytes | None:
+        """Everything that waits, as soon as something does; None at the end."""
+        while not self._waiting:
+            if self._ended or self.overflowed:
+                return None
+            self._woken.clear()
+            await self._woken.wait()
+        self._last_sent_at = time.monotonic()
+        waiting, self._waiting, self._size = self._waiting, [], 0
+        return waiting[0] if len(waiting) == 1 else b"".join(waiting)
+
+    def _put(self, data: bytes) -> None:
+        if self._ended or self.overflowed or not data:
+            return
+        self._size += len(data)
+        if self._size > MAX_WAITING_BYTES:
+            self.overflowed = True
+            self._waiting.clear()
+            return
+        self._waiting.append(data)
