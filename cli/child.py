@@ -57,8 +57,9 @@ class Child:
         if self._folder.services_lock is not None:
             inherited.append(self._folder.services_lock)
         environment = {**self._process.environment, f"{PREFIX}SUPERVISOR_FD": str(self._supervisor_fd)}
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
-            self._log_mark = path.stat().st_size
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            self._log_mark = os.fstat(log).st_size
             self._running = await asyncio.create_subprocess_exec(
                 sys.executable,
                 # The current folder must not be able to bring a `services` of its own.
@@ -73,6 +74,8 @@ class Child:
                 start_new_session=True,
                 pass_fds=inherited,
             )
+        finally:
+            os.close(log)
         self._folder.record_pid(self._running.pid)
 
     async def until_ready(self, timeout_seconds: float) -> None:

@@ -1,7 +1,6 @@
 """What the command line takes from its environment, and what it lets each process it starts see of it."""
 
 import os
-import urllib.request
 from collections.abc import Mapping
 
 PREFIX = "MANAGED_AGENTS_"
@@ -83,7 +82,3 @@ def _vendor_by_key() -> str:
     if os.environ.get("ANTHROPIC_API_KEY"):
         return "anthropic"
     return "openai" if os.environ.get("OPENAI_API_KEY") else "demo"
-
-
-def proxies() -> dict[str, str]:
-    return urllib.request.getproxies()

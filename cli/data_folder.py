@@ -4,6 +4,7 @@ Two locks, both dropped by the kernel when their holders die: `up.lock` is the s
 inherited by every service, so a new `up` can tell when the last one of a killed predecessor has gone.
 """
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -81,12 +82,16 @@ class DataFolder:
         self._check_run()
 
     def release(self) -> None:
+        """Give the folder back; one that was never taken is left alone."""
+        if self.services_lock is not None:
+            self._clear()
+            if self.run.parent != self.path:
+                with contextlib.suppress(OSError):
+                    self.run.rmdir()
         for descriptor in (self._held, self.services_lock):
             if descriptor is not None:
                 os.close(descriptor)
         self._held = self.services_lock = None
-        if self.run.parent != self.path and self.run.is_dir() and not any(self.run.iterdir()):
-            self.run.rmdir()
 
     def _check_run(self) -> None:
         found = self.run.lstat()
@@ -98,10 +103,13 @@ class DataFolder:
         self.services_lock = try_exclusive(self.path / "services.lock")
         if self.services_lock is None:
             return False
-        self.services_pids.unlink(missing_ok=True)
-        for socket in self.run.glob("*.sock"):
-            socket.unlink(missing_ok=True)
+        self._clear()
         return True
+
+    def _clear(self) -> None:
+        """Remove what only means something while services run."""
+        for path in (self.services_pids, *self.run.glob("*.sock")):
+            path.unlink(missing_ok=True)
 
     def kill_leftovers(self) -> None:
         for pid in self._recorded_pids():

@@ -1,8 +1,10 @@
 """Asking a process whether it is ready: gRPC health for services, the readiness route for the gateway."""
 
 import asyncio
+import functools
 import ipaddress
-from pathlib import Path
+import os
+from collections.abc import Awaitable, Callable
 
 from cli.catalog import Process
 
@@ -15,35 +17,40 @@ async def until_ready(process: Process, *, host: str, port: int, token: str) -> 
     if process.listen:
         await _until_grpc_ready(process.listen, token)
     else:
-        while not await http_ready(host, port):
-            await asyncio.sleep(_RETRY_SECONDS)
+        await until(functools.partial(http_ready, host, port))
 
 
 async def _until_grpc_ready(listen: str, token: str) -> None:
+    await until(functools.partial(_exists, listen.removeprefix("unix:")))
     # Imported late: it costs a tenth of a second that the services can use to start.
-    socket = Path(listen.removeprefix("unix:"))
-    while not socket.exists():
-        await asyncio.sleep(_RETRY_SECONDS)
-
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+    metadata = (("authorization", f"Bearer {token}"),)
     options = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200)]
     async with grpc.aio.insecure_channel(listen, options=options) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         while True:
             try:
-                watch = stub.Watch(
-                    health_pb2.HealthCheckRequest(),
-                    metadata=(("authorization", f"Bearer {token}"),),
-                    wait_for_ready=True,
-                )
+                watch = stub.Watch(health_pb2.HealthCheckRequest(), metadata=metadata, wait_for_ready=True)
                 async for answer in watch:
                     if answer.status == health_pb2.HealthCheckResponse.SERVING:
                         watch.cancel()
                         return
             except grpc.aio.AioRpcError:
                 await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def until(condition: Callable[[], Awaitable[bool]], *, every_seconds: float = _RETRY_SECONDS) -> None:
+    """Return once the condition holds."""
+    while True:
+        if await condition():
+            return
+        await asyncio.sleep(every_seconds)
+
+
+async def _exists(path: str) -> bool:
+    return os.access(path, os.F_OK)
 
 
 def reachable_host(host: str) -> str:

@@ -107,7 +107,6 @@ class Supervisor:
         for descriptor in self._pipe or ():
             os.close(descriptor)
         self._pipe = None
-        self.folder.services_pids.unlink(missing_ok=True)
         self.folder.release()
 
     async def _stop_in_order(self) -> None:
@@ -119,11 +118,13 @@ class Supervisor:
         for _ in range(2):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PREDECESSOR_SECONDS):
-                    while not self.folder.take_services():
-                        await asyncio.sleep(0.05)
+                    await health.until(self._take_services, every_seconds=0.05)
                     return
             self.folder.kill_leftovers()
         raise CannotStart(f"Services of an earlier run still use {self.folder.path} and can't be ended.")
+
+    async def _take_services(self) -> bool:
+        return self.folder.take_services()
 
     async def _check_port(self) -> None:
         host, port = self._options.host, self._options.port

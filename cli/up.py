@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from cli.supervisor import Options, Supervisor
 
+# A terminal and a parent program may both pass on one Ctrl-C.
+_SAME_WISH_SECONDS = 0.5
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -17,16 +19,21 @@ async def serve(options: Options, *, say: Callable[[str], None], work: Callable[
     supervisor = Supervisor(options, say)
     stop = asyncio.Event()
 
+    loop = asyncio.get_running_loop()
+    asked_at = 0.0
+
     def on_signal() -> None:
-        if stop.is_set():
+        nonlocal asked_at
+        if not stop.is_set():
+            asked_at = loop.time()
+            stop.set()
+        elif loop.time() - asked_at > _SAME_WISH_SECONDS:
             supervisor.hurry()
-        stop.set()
 
     async def start_and_work() -> None:
         await supervisor.start()
         await _first_of(work(supervisor), supervisor.until_failed())
 
-    loop = asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, on_signal)
     try:
