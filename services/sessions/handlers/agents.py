@@ -5,7 +5,7 @@ from typing import Any
 
 from kit.clock import Clock, rfc3339
 from kit.ids import new_id
-from kit.pages import decode_cursor, encode_cursor
+from kit.pages import encode_cursor
 from kit.postgres import Database, Tx
 from kit.rpc.server import CallContext, current_context
 from managed_agents.sessions.v1 import agents_pb2, agents_pb2_grpc
@@ -26,6 +26,7 @@ from services.sessions.handlers.definitions import (
     position_after,
     read_body,
     read_position,
+    read_version_position,
 )
 from services.sessions.handlers.moments import read_bounds
 from services.sessions.store.agents import AgentStore
@@ -109,7 +110,7 @@ class AgentsHandler(agents_pb2_grpc.AgentsServiceServicer):
         agent_id = _known(request.agent_id)
         limit = page_limit(request.page)
         scope = f"agent_versions?agent={agent_id}"
-        before = decode_cursor(request.page.cursor, scope)["version"] if request.page.cursor else None
+        before = read_version_position(request.page, scope)
         async with self._database.read(current_context().workspace_id) as tx:
             found = await AgentStore(tx).versions(agent_id, limit=limit + 1, before=before)
         page = found[:limit]

@@ -8,7 +8,7 @@ import orjson
 from google.protobuf.message import Message
 
 from kit.clock import rfc3339
-from kit.pages import decode_cursor, encode_cursor
+from kit.pages import InvalidCursor, decode_cursor, encode_cursor
 from kit.postgres import Tx
 from managed_agents.sessions.v1.common_pb2 import Idempotency, Page
 from services.sessions.domain.errors import InvalidJson
@@ -46,7 +46,24 @@ def read_position(page: Page, scope: str) -> tuple[datetime, str] | None:
     if not page.cursor:
         return None
     position = decode_cursor(page.cursor, scope)
-    return datetime.fromisoformat(position["created_at"]).astimezone(UTC), position["id"]
+    try:
+        created_at, resource_id = datetime.fromisoformat(position["created_at"]).astimezone(UTC), position["id"]
+        if isinstance(resource_id, str) and can_exist(resource_id):
+            return created_at, resource_id
+    except (KeyError, TypeError, ValueError, OverflowError):
+        pass
+    raise _foreign_cursor()
+
+
+def read_version_position(page: Page, scope: str) -> int | None:
+    """Below which version the page begins; None is the first one."""
+    if not page.cursor:
+        return None
+    position = decode_cursor(page.cursor, scope)
+    version = position.get("version") if isinstance(position, dict) else None
+    if type(version) is not int or not 1 <= version < 2**31:
+        raise _foreign_cursor()
+    return version
 
 
 def position_after(scope: str, created_at: datetime, resource_id: str) -> str:
@@ -67,3 +84,8 @@ async def once(tx: Tx, idempotency: Idempotency, response: type[M], effect: Call
     answer = await effect()
     await store.finish(idempotency.key, answer.SerializeToString())
     return answer
+
+
+def _foreign_cursor() -> InvalidCursor:
+    # The checksum of a cursor keeps mistakes out, not somebody who computes it.
+    return InvalidCursor("The page cursor was not issued by this listing.", field="page")

@@ -134,7 +134,7 @@ def _known(environment_id: str) -> str:
 def _removable(environment_id: str) -> str:
     if environment_id == DEFAULT_ENVIRONMENT_ID:
         raise DefaultEnvironmentStays(
-            f"{DEFAULT_ENVIRONMENT_ID} is where sessions run that name no environment; it can't be archived or deleted.",
+            f"{DEFAULT_ENVIRONMENT_ID} serves the sessions that name no environment; it can't be archived or deleted.",
             environment_id=environment_id,
         )
     return _known(environment_id)
