@@ -14,7 +14,8 @@ time to publish are bounded.
 """
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, LiteralString
@@ -78,7 +79,7 @@ class Relay:
         )
         self._wake_subject = f"outbox.{database.schema}.wake"
         self._woken = asyncio.Event()
-        self._stopping = False
+        self._stop = asyncio.Event()
         self._active = False
         self._stream_ready = False
         self._task: asyncio.Task[None] | None = None
@@ -96,7 +97,7 @@ class Relay:
 
     async def stop(self) -> None:
         """Publish what is committed, as far as NATS answers, and let another process take over."""
-        self._stopping = True
+        self._stop.set()
         self._woken.set()
         if self._task is not None:
             await self._task
@@ -115,49 +116,56 @@ class Relay:
         self._woken.set()
 
     async def _run(self) -> None:
-        pause = 0.1
-        while not self._stopping:
+        pauses = _pauses()
+        while not self._stop.is_set():
             connection = None
             try:
                 connection = await self._database.connect()
                 # What a lost DELETE would bring back is dropped as a duplicate, so nothing waits for the disk here.
                 await connection.execute("SET synchronous_commit TO off")
-                pause = 0.1
+                pauses = _pauses()
                 await self._work(connection)
             except (psycopg.Error, OSError) as error:
                 log.warning("relay lost its database connection", stream=self._config.name, error=str(error))
-                await self._sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                await _wait(self._stop, next(pauses))
             finally:
                 self._active = False
                 if connection is not None:
                     await connection.close()
 
     async def _work(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        pause = 0.1
+        pauses = _pauses()
         while True:
-            stopping = self._stopping
+            # Rows that were committed before the stop began are still taken: one more round after it.
+            last = self._stop.is_set()
             self._woken.clear()
             if not self._active and not await self._become_active(connection):
-                if stopping:
+                if last:
                     return
-                await self._idle(hint=True)
+                await self._stand_by()
                 continue
             try:
                 published = await self._publish_batch(connection)
-                pause = 0.1
-            except (nats.errors.Error, TimeoutError) as error:
+            except psycopg.Error:
+                raise
+            except Exception as error:
+                expected = isinstance(error, nats.errors.Error | TimeoutError)
                 self._stream_ready = False
-                log.warning("relay can't publish, rows stay", stream=self._config.name, error=repr(error))
-                if stopping:
+                log.warning(
+                    "relay can't publish, rows stay",
+                    stream=self._config.name,
+                    error=repr(error),
+                    exc_info=None if expected else error,
+                )
+                if last:
                     return
-                await self._sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                await _wait(self._stop, next(pauses))
                 continue
+            pauses = _pauses()
             if published < BATCH:
-                if stopping:
+                if last:
                     return
-                await self._idle(hint=False)
+                await _wait(self._woken, _SWEEP_SECONDS)
 
     async def _become_active(self, connection: psycopg.AsyncConnection[Any]) -> bool:
         cursor = await connection.execute(
@@ -218,16 +226,25 @@ class Relay:
                 await jetstream.update_stream(self._config)
         self._stream_ready = True
 
-    async def _idle(self, *, hint: bool) -> None:
-        """Wait for a reason to look again. A relay that isn't the active one passes the hint on."""
-        await self._sleep(_SWEEP_SECONDS, until_woken=True)
-        if hint and self._woken.is_set() and not self._stopping:
-            await self._nats.publish(self._wake_subject, b"")
+    async def _stand_by(self) -> None:
+        """Another process is the active one: pass it the hints of this one until it is time to ask again."""
+        until = time.monotonic() + _SWEEP_SECONDS
+        while not self._stop.is_set() and (seconds := until - time.monotonic()) > 0:
+            if await _wait(self._woken, seconds) and not self._stop.is_set():
+                self._woken.clear()
+                await self._nats.publish(self._wake_subject, b"")
 
-    async def _sleep(self, seconds: float, *, until_woken: bool = False) -> None:
-        if until_woken or self._stopping:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._woken.wait()
-        else:
-            await asyncio.sleep(seconds)
+
+def _pauses() -> Iterator[float]:
+    pause = 0.1
+    while True:
+        yield pause
+        pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> bool:
+    """Whether the event came within this time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
