@@ -11,10 +11,11 @@ from services.sessions.domain import turn
 from services.sessions.domain.inbound import USER_STEER, ClientEvent, validate_events
 from services.sessions.domain.move import Moved
 from services.sessions.domain.session_errors import InvalidRequest
+from services.sessions.handlers.definitions import can_exist, once
 from services.sessions.handlers.event_reads import EventReadsHandlers
 from services.sessions.operations.announcer import event_message
-from services.sessions.operations.core import Operations, new_event_id
-from services.sessions.operations.once import once
+from services.sessions.operations.core import Operations, new_event_id, not_found
+
 
 _STEER_DETAIL = "The engine of this session runs a turn to its end and takes no steering."
 
@@ -31,6 +32,8 @@ class EventsHandlers(EventReadsHandlers):
     ) -> sessions_pb2.AppendEventsResponse:
         """Stores a client's events, all or none."""
         context = current_context()
+        if not can_exist(request.session_id):
+            raise not_found(request.session_id)
         events = validate_events(_load(request.events_json), initial=False, published=context.published_contract)
         events, receipts = _refuse_steering(events)
 

@@ -1,0 +1,83 @@
+"""Puts one replica of the sessions service together."""
+
+from pathlib import Path
+from typing import Any
+
+from kit.clock import SystemClock
+from kit.config import load
+from kit.lifecycle import Service
+from kit.migrate import migrate
+from kit.nats import connect
+from kit.postgres import Database
+from kit.relay import Relay
+from kit.rpc.server import Server
+from managed_agents.sessions.v1.agents_pb2_grpc import add_AgentsServiceServicer_to_server
+from managed_agents.sessions.v1.environments_pb2_grpc import add_EnvironmentsServiceServicer_to_server
+from managed_agents.sessions.v1.sessions_pb2_grpc import (
+    add_EventsServiceServicer_to_server,
+    add_SessionsServiceServicer_to_server,
+)
+from managed_agents.sessions.v1.turns_pb2_grpc import add_TurnsServiceServicer_to_server
+from services.sessions.config import Settings
+from services.sessions.handlers.agents import AgentsHandler
+from services.sessions.handlers.environments import EnvironmentsHandler
+from services.sessions.handlers.events import EventsHandlers
+from services.sessions.handlers.session_messages import session_message
+from services.sessions.handlers.sessions import SessionsHandlers
+from services.sessions.handlers.turns import TurnsHandlers
+from services.sessions.operations.announcer import TURN_READY, Announcer
+from services.sessions.operations.claims import Claims
+from services.sessions.operations.core import Operations
+from services.sessions.operations.waiting_room import WaitingRoom
+from services.sessions.sweeper import Sweeper
+
+SCHEMA = "sessions"
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+async def build(settings: Settings | None = None) -> Service:
+    """One replica, in the order in which its parts start."""
+    settings = settings or load(Settings)
+    dsn = settings.database_dsn()
+    clock = SystemClock()
+    database = Database(dsn, SCHEMA, max_connections=settings.database_connections)
+    nats = await connect(settings.nats_server(), SCHEMA)
+    relay = Relay(database, nats, stream="SESSIONS", subjects=["sessions.log.>"])
+    room = WaitingRoom()
+    operations = Operations(
+        database, clock, room, Announcer(nats, relay), session_message, lease_seconds=settings.lease_seconds
+    )
+    server = Server(settings.listen_address(), service=SCHEMA, internal_token=settings.internal_token())
+    server.add(add_AgentsServiceServicer_to_server, AgentsHandler(database, clock))
+    server.add(add_EnvironmentsServiceServicer_to_server, EnvironmentsHandler(database, clock))
+    server.add(add_SessionsServiceServicer_to_server, SessionsHandlers(operations))
+    server.add(add_EventsServiceServicer_to_server, EventsHandlers(operations))
+    server.add(add_TurnsServiceServicer_to_server, TurnsHandlers(operations))
+
+    async def hear_hints() -> None:
+        async def hinted(_message: Any) -> None:
+            room.turns_wait()
+
+        await nats.subscribe_eventually(TURN_READY, hinted)
+
+    async def seat_nobody_while_stopping() -> None:
+        await server.stopping.wait()
+        room.close()
+
+    service = Service(
+        SCHEMA,
+        supervisor_fd=settings.supervisor_fd,
+        log_level=settings.log_level,
+        grace_seconds=settings.grace_seconds,
+    )
+    service.add("migrations", lambda: migrate(dsn, SCHEMA, MIGRATIONS))
+    service.add("database", database.open, database.close)
+    service.add("nats", stop=nats.close)
+    service.add("relay", relay.start, relay.stop)
+    service.add("hints", hear_hints)
+    service.add("operations", stop=operations.stop)
+    service.add_task("claims", Claims(operations).run)
+    service.add_task("sweeper", Sweeper(operations, settings.sweep_seconds).run)
+    service.add_task("waiting room", seat_nobody_while_stopping)
+    service.add("rpc", server.start, server.stop)
+    return service
