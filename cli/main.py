@@ -124,6 +124,36 @@ def up(
     _finish(asyncio.run(_told(serve(options, say=say, work=announce))))
 
 
+@app.command(
+    epilog="Examples: `managed-agents demo --serve` · `managed-agents demo --task 'List the primes below 100'` · "
+    "`managed-agents demo --json | jq .type`"
+)
+def demo(
+    port: Port = DEFAULT_PORT,
+    host: Host = DEFAULT_HOST,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+    keep_serving: Annotated[
+        bool, typer.Option("--serve", help="Keep the platform running after the task, until Ctrl-C.")
+    ] = False,
+    task: Annotated[str, typer.Option(show_default=False, help="What the agent is to do.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Let a first agent do a small task, and watch its events.
+
+    Uses the platform at the port when one answers there, and starts one otherwise. Without a model vendor's key the
+    built-in `demo` model plays the agent; with ANTHROPIC_API_KEY or OPENAI_API_KEY set, a real model does.
+    """
+    from cli import config
+    from cli.demo import TASK, run
+    from cli.supervisor import Options
+
+    options = Options(
+        host=host, port=port, data_dir=data_dir, database_url=config.database_url(), nats_url=config.nats_url()
+    )
+    work = run(options, task=task or TASK, keep_serving=keep_serving, as_json=as_json, say=say)
+    _finish(asyncio.run(_told(work)))
+
+
 def _warn_if_open(host: str) -> None:
     from cli import config
 

@@ -1,0 +1,130 @@
+"""`managed-agents demo`: a first agent does a small task, and one watches.
+
+Speaks to the platform as any client does: over HTTP, with nothing but its public API.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.text import Text
+
+from cli import config, health
+from cli.api import Api
+from cli.errors import CommandFailed
+from cli.event_lines import event_line
+from cli.supervisor import Options, Supervisor
+from cli.up import for_ever, serve
+
+TASK = "Write a small Python script to a file, run it with the result going into another file, and read the result."
+_AGENT_NAME = "First agent"
+_MARK = {"made_by": "managed-agents demo"}
+_SYSTEM = (
+    "You work in a sandbox with a shell and files. Do the task with your tools, check the result, "
+    "and answer in one or two sentences with what you found."
+)
+# Longer than the stream's own pings are apart: silence means that nobody is there.
+_SILENCE_SECONDS = 60.0
+_TASK_SECONDS = 600.0
+
+
+class Narrator:
+    """Prints events, for people or, as JSON lines, for programs."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._console = Console(highlight=False, soft_wrap=True)
+
+    def tell(self, text: str, style: str = "") -> None:
+        """Something that is no event; not part of the data."""
+        if self._as_json:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            self._console.print(Text(text, style=style))
+
+    def show(self, event: dict[str, Any]) -> None:
+        if self._as_json:
+            print(orjson.dumps(event).decode(), flush=True)
+        elif (line := event_line(event)) is not None:
+            self._console.print(line)
+
+
+async def run(options: Options, *, task: str, keep_serving: bool, as_json: bool, say: Callable[[str], None]) -> None:
+    """Use the platform that answers at the port, or start one for the time of the demo."""
+    narrator = Narrator(as_json=as_json)
+    status, _ = await health.http_get(options.host, options.port, "/v1/x/health")
+    if status == 200:
+        url = health.url(options.host, options.port)
+        narrator.tell(f"Using the platform that already runs at {url}.", "dim")
+        await perform(url, task, narrator)
+        narrator.tell(f"It keeps running: API {url}/v1, docs {url}/docs. Stop it in its own terminal.", "bold")
+        return
+
+    async def work(supervisor: Supervisor) -> None:
+        narrator.tell(f"The platform is up at {supervisor.url}.", "dim")
+        await perform(supervisor.url, task, narrator)
+        if keep_serving:
+            narrator.tell(
+                f"Serving: API {supervisor.url}/v1, docs {supervisor.url}/docs, "
+                f"logs {supervisor.folder.path / 'logs'}. Ctrl-C stops everything.",
+                "bold",
+            )
+            await for_ever()
+
+    narrator.tell("Starting the platform …", "dim")
+    await serve(options, say=say, work=work)
+
+
+async def perform(url: str, task: str, narrator: Narrator) -> None:
+    """Let the first agent do the task. CommandFailed when it doesn't get to its end."""
+    async with Api(url, config.api_key()) as api:
+        narrator.tell(_about_model(await api.get("/v1/x/runtime")), "dim")
+        agent = await _first_agent(api)
+        session = await api.post(
+            "/v1/sessions", {"agent": agent["id"], "environment_id": "env_default", "title": "Demo", "metadata": _MARK}
+        )
+        narrator.tell(f"Agent {agent['id']}, session {session['id']}:", "dim")
+        message = {"type": "user.message", "content": [{"type": "text", "text": task}]}
+        await api.post(f"/v1/sessions/{session['id']}/events", {"events": [message]})
+        try:
+            async with asyncio.timeout(_TASK_SECONDS):
+                await _follow(api, session["id"], narrator)
+        except TimeoutError:
+            raise CommandFailed(f"The agent did not finish within {_TASK_SECONDS / 60:.0f} minutes.") from None
+
+
+async def _first_agent(api: Api) -> dict[str, Any]:
+    """The agent of an earlier demo, or a new one."""
+    for agent in (await api.get("/v1/agents", limit="100")).get("data", []):
+        if agent.get("name") == _AGENT_NAME and (agent.get("metadata") or {}) == _MARK:
+            return agent
+    tools = [{"type": "agent_toolset_20260401"}]
+    body = {"name": _AGENT_NAME, "model": "default", "system": _SYSTEM, "tools": tools, "metadata": _MARK}
+    return await api.post("/v1/agents", body)
+
+
+async def _follow(api: Api, session_id: str, narrator: Narrator) -> None:
+    async for event in api.events(session_id, silence_seconds=_SILENCE_SECONDS):
+        narrator.show(event)
+        match event.get("type"):
+            case "session.status_idle":
+                reason = (event.get("stop_reason") or {}).get("type")
+                if reason != "end_turn":
+                    raise CommandFailed(f"The turn ended early ({reason}).")
+                return
+            case "session.status_terminated" | "session.deleted":
+                raise CommandFailed("The session was ended.")
+
+
+def _about_model(runtime: dict[str, Any]) -> str:
+    model = next(iter(runtime.get("models") or []), {})
+    vendor, name = model.get("provider", "unknown"), model.get("model", "unknown")
+    if vendor != "demo":
+        return f"Model: {name} ({vendor})."
+    return (
+        "Model: demo, built in. It follows simple rules and is no language model; "
+        "set ANTHROPIC_API_KEY or OPENAI_API_KEY for a real one."
+    )
