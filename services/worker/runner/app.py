@@ -1,0 +1,141 @@
+"""Composition root of a runner."""
+
+import asyncio
+from functools import partial
+
+from google.protobuf.message import DecodeError
+from nats.aio.msg import Msg
+
+from kit.ids import new_id
+from kit.lifecycle import Service
+from kit.nats import Nats, connect
+from kit.rpc.client import Channel
+from kit.rpc.context import CallContext
+from kit.rpc.server import Server
+from kit.telemetry import log
+from managed_agents.sessions.v1.events_pb2 import TurnSignal
+from managed_agents.sessions.v1.turns_pb2_grpc import TurnsServiceStub
+from managed_agents.vault.v1.vault_pb2 import GetModelAccessRequest, GetModelAccessResponse
+from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceStub
+from managed_agents.worker.v1.runner_pb2_grpc import add_RunnerServiceServicer_to_server
+from services.worker.runner.config import RunnerSettings, load_settings
+from services.worker.runner.handlers.runner import RunnerDescription, RunnerHandler
+from services.worker.runner.loop.cache import ConversationCache
+from services.worker.runner.loop.claims import Claims
+from services.worker.runner.loop.retry import RetryPolicy
+from services.worker.runner.loop.sessions import TurnSessions
+from services.worker.runner.loop.turn import TurnServices
+from services.worker.runner.models import registry
+from services.worker.runner.models.access import Create, ModelAccessCache
+from services.worker.runner.models.base import ToolDefinition
+from services.worker.sandbox import SandboxManager
+from services.worker.tools import TOOL_SPECS
+
+
+class Runner:
+    """The parts of one runner process, wired and not started."""
+
+    def __init__(self, settings: RunnerSettings, create_provider: Create = registry.create) -> None:
+        self.runner_id = new_id("runner")
+        self._settings = settings
+        self._nats: Nats | None = None
+        token = settings.internal_token()
+        self._channels = [
+            Channel(settings.sessions_address, token=token),
+            Channel(settings.vault_address, token=token),
+        ]
+        turns = self._channels[0].stub(TurnsServiceStub)
+        self._vault = self._channels[1].stub(SettingsServiceStub)
+        self._cache = ConversationCache(settings.runner_context_cache_bytes)
+        self.sandboxes = SandboxManager(settings.data_dir / "sandboxes", kind=settings.sandbox)
+        self.access = ModelAccessCache(self._fetch_access, create_provider)
+        calls = TurnSessions(turns, self._cache)
+        self.claims = Claims(
+            turns,
+            TurnServices(
+                append=calls.append,
+                release=calls.release,
+                load=calls.load,
+                publish=self._publish,
+                access=self.access,
+                sandboxes=self.sandboxes,
+                built_in={
+                    name: ToolDefinition(name, spec.description, spec.input_schema) for name, spec in TOOL_SPECS.items()
+                },
+                retry_policy=RetryPolicy(settings.model_attempts, settings.model_retry_seconds),
+            ),
+            self._cache,
+            runner_id=self.runner_id,
+            capacity=settings.runner_capacity,
+            lease_seconds=settings.lease_seconds,
+        )
+        self.server = Server(settings.listen_address(), service="runner", internal_token=token)
+        self.server.add(
+            add_RunnerServiceServicer_to_server, RunnerHandler(self._describe, lambda: self.claims.held, self.access)
+        )
+
+    def add_to(self, service: Service) -> None:
+        """Hand the parts over, in the order in which they start."""
+        drain_seconds = self._settings.runner_drain_seconds
+        service.add("message bus", self._connect, self._disconnect)
+        service.add("channels", stop=self._close_channels)
+        service.add("model access", stop=self.access.close)
+        service.add("sandboxes", stop=self.sandboxes.aclose)
+        service.add("rpc", self.server.start, self.server.stop)
+        service.add_task("leases", self.claims.keep)
+        service.add_task("claims", self.claims.claim)
+        service.add("turns", stop=partial(self.claims.drain, drain_seconds), stop_seconds=drain_seconds + 10)
+
+    async def _connect(self) -> None:
+        self._nats = await connect(self._settings.nats_server(), self.runner_id)
+        await self._nats.subscribe_eventually(f"runners.{self.runner_id}.signals", self._hear)
+
+    async def _disconnect(self) -> None:
+        if self._nats is not None:
+            await self._nats.close()
+
+    async def _close_channels(self) -> None:
+        for channel in self._channels:
+            await channel.close()
+
+    async def _hear(self, message: Msg) -> None:
+        try:
+            self.claims.hear(TurnSignal.FromString(message.data))
+        except DecodeError:
+            log.warning("a signal that is none", subject=message.subject)
+
+    async def _publish(self, subject: str, payload: bytes) -> bool:
+        return self._nats is not None and await self._nats.publish(subject, payload)
+
+    async def _fetch_access(self, workspace_id: str) -> GetModelAccessResponse:
+        context = CallContext(workspace_id, new_id("req"), self.runner_id)
+        return await self._vault.GetModelAccess(GetModelAccessRequest(), context=context, retry=True)
+
+    async def _describe(self) -> RunnerDescription:
+        # The first description probes what the host allows, which blocks.
+        sandbox = await asyncio.to_thread(self.sandboxes.describe)
+        return RunnerDescription(
+            runner_id=self.runner_id,
+            capacity=self._settings.runner_capacity,
+            sandbox_kind=sandbox.kind,
+            sandbox_notes=sandbox.notes,
+            tools=tuple(TOOL_SPECS),
+            sandbox_providers=self.sandboxes.providers,
+        )
+
+
+async def build() -> Service:
+    """The runner as the process environment describes it."""
+    return compose(load_settings())
+
+
+def compose(settings: RunnerSettings, create_provider: Create = registry.create) -> Service:
+    """Wire a runner. Tests give model providers of their own."""
+    service = Service(
+        "runner",
+        supervisor_fd=settings.supervisor_fd,
+        log_level=settings.log_level,
+        grace_seconds=settings.grace_seconds,
+    )
+    Runner(settings, create_provider).add_to(service)
+    return service

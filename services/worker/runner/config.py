@@ -1,0 +1,30 @@
+"""Settings of a runner, from the environment."""
+
+from pydantic import Field
+
+from kit.config import BaseServiceSettings, load
+
+
+class RunnerSettings(BaseServiceSettings):
+    """What a runner understands beyond what every process does."""
+
+    sessions_address: str
+    vault_address: str
+    # Turns that are held at once.
+    runner_capacity: int = Field(64, ge=1, le=10_000)
+    # As the sessions service grants them; renewals keep to it.
+    lease_seconds: float = Field(10.0, ge=0.5, le=600)
+    # Memory for contexts that are kept between turns.
+    runner_context_cache_bytes: int = Field(64 * 1024 * 1024, ge=0)
+    # How long running steps may take to end when the process is asked to stop.
+    runner_drain_seconds: float = Field(8.0, ge=0, le=600)
+    # Attempts and first pause for a model vendor that is busy or out of reach.
+    model_attempts: int = Field(6, ge=1, le=50)
+    model_retry_seconds: float = Field(1.0, gt=0, le=60)
+    # `auto`, `bubblewrap`, `landlock` or `process`.
+    sandbox: str = "auto"
+
+
+def load_settings() -> RunnerSettings:
+    """Read the environment."""
+    return load(RunnerSettings)

@@ -1,0 +1,1 @@
+"""What a runner answers over gRPC."""

@@ -1,0 +1,228 @@
+"""From events to the model's context.
+
+A Conversation is built event by event and is a pure function of the log: the same events give the same messages,
+whether they came one by one while a turn ran or all at once after a crash. It also knows which calls of the newest
+answer are open, and whether a model request has no end.
+
+How events become messages:
+
+- A `span.model_request_start` says with `context_seq` up to which seq it read. Inputs up to there come before its
+  answer; those after it wait and come before the next one. So an input that arrived while the model spoke never
+  stands in front of an answer that did not see it.
+- What one answer says and calls is one assistant message, followed by one user message with the results of its calls,
+  in the order of the calls. Inputs that arrived meanwhile come after the results. A call that nobody answered gets a
+  result that says so, since the vendors refuse a call without one.
+- A `system.message` is a turn of its own; one without usable text is dropped.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from services.worker.runner.models.base import Block, Message, Role
+
+UNANSWERED = "No result was recorded for this call."
+# What an event costs in memory beyond its bytes, roughly: dicts, strings and the message around it.
+_EVENT_OVERHEAD_BYTES = 600
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of the newest answer, as far as the log tells."""
+
+    event_id: str
+    block_id: str
+    name: str
+    input: Mapping[str, Any]
+    custom: bool = False
+    # `allow`, `ask` or `deny`; empty for a custom tool, which the client runs or not.
+    permission: str = ""
+    # The client's decision: None, or `allow` or `deny`.
+    decision: str | None = None
+    deny_message: str = ""
+    result: Block | None = None
+
+    @property
+    def answered(self) -> bool:
+        """Whether the log holds a result."""
+        return self.result is not None
+
+
+@dataclass(slots=True)
+class _Input:
+    seq: int
+    role: Role
+    content: list[Block]
+
+
+@dataclass(slots=True)
+class Conversation:
+    """The context of one session, up to `known_seq`. Not to be used by two turns at once."""
+
+    known_seq: int = 0
+    size_bytes: int = 0
+    # Id of a span.model_request_start that has no end yet.
+    open_request: str = ""
+    calls: list[Call] = field(default_factory=list)
+    _sealed: list[Message] = field(default_factory=list)
+    _answer: list[Block] = field(default_factory=list)
+    _reasoning: list[Block] = field(default_factory=list)
+    _inputs: list[_Input] = field(default_factory=list)
+
+    def messages(self) -> list[Message]:
+        """The context for the next model request: all that is known, unread inputs included."""
+        messages = self._sealed.copy()
+        self._push_answer(messages)
+        for waiting in self._inputs:
+            _push(messages, waiting.role, waiting.content)
+        return messages
+
+    def open_calls(self) -> list[Call]:
+        """Calls of the newest answer that have no result, in order."""
+        return [call for call in self.calls if call.result is None]
+
+    def needs_answer(self) -> bool:
+        """Whether a model request would have something to react to."""
+        return bool(self._inputs or self.calls) or not self._answer
+
+    def has_unread_input(self) -> bool:
+        """Whether inputs wait that no model request has read."""
+        return bool(self._inputs)
+
+    def remember_reasoning(self, blocks: Iterable[Block]) -> None:
+        """Keep the vendor's reasoning of the newest answer for as long as this process has the conversation."""
+        self._reasoning = list(blocks)
+
+    def apply_stored(self, seq: int, event_id: str, event_type: str, body: bytes) -> None:
+        """Take an event of the log. One that was taken before is skipped by its seq."""
+        if seq <= self.known_seq:
+            return
+        self.known_seq = seq
+        if event_type in _HANDLERS:
+            self.size_bytes += len(body) + _EVENT_OVERHEAD_BYTES
+            self.apply(event_id, event_type, orjson.loads(body), seq)
+
+    def apply(self, event_id: str, event_type: str, fields: Mapping[str, Any], seq: int = 0) -> None:
+        """Take an event of our own before it is stored; its seq is not known then, and not needed."""
+        if (handler := _HANDLERS.get(event_type)) is not None:
+            handler(self, event_id, fields, seq)
+
+    def _on_request_start(self, event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        self._push_answer(self._sealed)
+        self.calls, self._answer, self._reasoning = [], [], []
+        read_up_to = fields.get("context_seq", seq)
+        count = 0
+        for waiting in self._inputs:
+            if waiting.seq > read_up_to:
+                break
+            _push(self._sealed, waiting.role, waiting.content)
+            count += 1
+        del self._inputs[:count]
+        self.open_request = event_id
+
+    def _on_request_end(self, _event_id: str, _fields: Mapping[str, Any], _seq: int) -> None:
+        self.open_request = ""
+
+    def _on_agent_message(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
+        self._answer += usable_blocks(fields.get("content"))
+
+    def _on_tool_use(self, event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
+        self._add_call(event_id, fields, custom=False)
+
+    def _on_custom_tool_use(self, event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
+        self._add_call(event_id, fields, custom=True)
+
+    def _add_call(self, event_id: str, fields: Mapping[str, Any], *, custom: bool) -> None:
+        content = fields.get("content") or ()
+        block_id = content[0]["id"] if content else event_id
+        name, arguments = fields["name"], fields["input"]
+        permission = "" if custom else fields.get("evaluated_permission", "allow")
+        self.calls.append(Call(event_id, block_id, name, arguments, custom, permission))
+        self._answer.append({"type": "tool_use", "id": block_id, "name": name, "input": arguments})
+
+    def _on_tool_result(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
+        self._answer_call(fields.get("tool_use_id", ""), fields)
+
+    def _on_custom_tool_result(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
+        self._answer_call(fields.get("custom_tool_use_id", ""), fields)
+
+    def _answer_call(self, call_id: str, fields: Mapping[str, Any]) -> None:
+        call = self._find_call(call_id)
+        if call is None or call.result is not None:
+            return
+        call.result = {
+            "type": "tool_result",
+            "tool_use_id": call.block_id,
+            "content": usable_blocks(fields.get("content")),
+            "is_error": bool(fields.get("is_error")),
+        }
+
+    def _on_confirmation(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
+        call = self._find_call(fields.get("tool_use_id", ""))
+        if call is not None and call.decision is None:
+            call.decision = "allow" if fields.get("result") == "allow" else "deny"
+            call.deny_message = fields.get("deny_message") or ""
+
+    def _find_call(self, call_id: str) -> Call | None:
+        return next((call for call in self.calls if call_id in (call.event_id, call.block_id)), None)
+
+    def _on_user_message(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        if blocks := usable_blocks(fields.get("content")):
+            self._inputs.append(_Input(seq, "user", blocks))
+
+    def _on_system_message(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        blocks = [block for block in usable_blocks(fields.get("content")) if block["type"] == "text"]
+        if blocks:
+            self._inputs.append(_Input(seq, "system", blocks))
+
+    def _push_answer(self, messages: list[Message]) -> None:
+        if not self._answer:
+            return
+        _push(messages, "assistant", self._answer, self._reasoning)
+        if self.calls:
+            _push(messages, "user", [call.result or _no_result(call) for call in self.calls])
+
+
+def usable_blocks(content: object) -> list[Block]:
+    """The blocks of an event's content that a model can take: vendors refuse empty text."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content.strip() else []
+    if not isinstance(content, list):
+        return []
+    return [block for block in content if block["type"] in _BLOCK_TYPES and (block.get("text") or "x").strip()]
+
+
+def _no_result(call: Call) -> Block:
+    return {
+        "type": "tool_result",
+        "tool_use_id": call.block_id,
+        "content": [{"type": "text", "text": UNANSWERED}],
+        "is_error": True,
+    }
+
+
+def _push(messages: list[Message], role: Role, content: list[Block], reasoning: Iterable[Block] = ()) -> None:
+    """Add a message, or join it to the last one so that user and assistant alternate. Messages are never changed."""
+    last = messages[-1] if messages else None
+    if last is not None and last.role == role and role != "system":
+        messages[-1] = Message(role, [*last.content, *content], [*last.reasoning, *reasoning])
+    else:
+        messages.append(Message(role, content, tuple(reasoning)))
+
+
+_BLOCK_TYPES = frozenset(("text", "image", "document", "search_result"))
+_HANDLERS = {
+    "user.message": Conversation._on_user_message,
+    "system.message": Conversation._on_system_message,
+    "user.custom_tool_result": Conversation._on_custom_tool_result,
+    "user.tool_result": Conversation._on_tool_result,
+    "user.tool_confirmation": Conversation._on_confirmation,
+    "span.model_request_start": Conversation._on_request_start,
+    "span.model_request_end": Conversation._on_request_end,
+    "agent.message": Conversation._on_agent_message,
+    "agent.tool_use": Conversation._on_tool_use,
+    "agent.custom_tool_use": Conversation._on_custom_tool_use,
+    "agent.tool_result": Conversation._on_tool_result,
+}

@@ -1,0 +1,176 @@
+"""What a turn writes: collected for a moment, appended in order, each event once.
+
+Events wait up to LINGER_SECONDS for more, so a fast turn costs one append; `flush` appends at once and returns only
+when the service has stored them, which the loop awaits before a tool runs. Appends of a turn never overlap. One that
+fails for want of the service is sent again with the same event ids, which the service stores once, for as long as the
+lease lasts; then, or when the service says so, LeaseLost ends the turn.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import orjson
+
+from kit import failpoints
+from kit.errors import Aborted, DeadlineExceeded, FailedPrecondition, NotFound, Unavailable
+from kit.ids import new_id
+from kit.telemetry import log
+from managed_agents.sessions.v1.sessions_pb2 import Usage
+from managed_agents.sessions.v1.turns_pb2 import (
+    AppendTurnEventsRequest,
+    AppendTurnEventsResponse,
+    ModelUsage,
+    TurnEnd,
+    TurnEvent,
+)
+from services.worker.runner.loop.context import Conversation
+from services.worker.runner.loop.leases import Lease, LeaseLost
+from services.worker.runner.models.base import TokenUsage
+
+LINGER_SECONDS = 0.05
+# What a power cut may take, since the next attempt writes it again.
+_MARKERS = frozenset(("span.model_request_start", "session.status_running", "session.thread_status_running"))
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+
+Append = Callable[[AppendTurnEventsRequest], Awaitable[AppendTurnEventsResponse]]
+
+
+class Journal:
+    """The writer of one turn. Knows the conversation, which takes every event as it is added."""
+
+    def __init__(self, append: Append, lease: Lease, conversation: Conversation) -> None:
+        self._append = append
+        self._lease = lease
+        self._conversation = conversation
+        self._pending: list[TurnEvent] = []
+        self._usage: list[ModelUsage] = []
+        self._lock = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._background: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None
+        # Seq of a user.interrupt that the service told of last; 0 where none waits.
+        self.interrupt_seq = 0
+        self.on_answer: Callable[[], None] = _nothing
+        self.on_failure: Callable[[Exception], None] = _nothing
+
+    def add(self, event_type: str, fields: Mapping[str, Any], event_id: str = "") -> str:
+        """Take an event; its id. It is appended with the next flush, at the latest when it has lingered."""
+        event_id = event_id or new_id("sevt")
+        self._pending.append(TurnEvent(id=event_id, type=event_type, fields_json=encode(fields)))
+        self._conversation.apply(event_id, event_type, fields)
+        self._start_timer()
+        return event_id
+
+    def spend(self, model_id: str, usage: TokenUsage) -> None:
+        """Count what a model request cost, with the events that wait."""
+        tokens = Usage(
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cache_read_input_tokens=usage.cache_read_input_tokens,
+            cache_creation_5m_input_tokens=usage.cache_creation_5m_input_tokens,
+            cache_creation_1h_input_tokens=usage.cache_creation_1h_input_tokens,
+        )
+        self._usage.append(ModelUsage(model_id=model_id, usage=tokens))
+
+    async def flush(self, end: TurnEnd | None = None) -> AppendTurnEventsResponse | None:
+        """Append what waits, and end the turn with it if told so. None where there was nothing to do."""
+        async with self._lock:
+            self._stop_timer()
+            if self._failure is not None:
+                raise self._failure
+            if not self._pending and end is None:
+                return None
+            events, self._pending = self._pending, []
+            usage, self._usage = self._usage, []
+            relaxed = end is None and all(event.type in _MARKERS for event in events)
+            response = await self._send(
+                AppendTurnEventsRequest(
+                    session_id=self._lease.session_id,
+                    epoch=self._lease.epoch,
+                    known_seq=self._conversation.known_seq,
+                    events=events,
+                    relaxed_durability=relaxed,
+                    usage=usage,
+                    end=end,
+                )
+            )
+            self._read(response)
+            if self._pending:
+                self._start_timer()
+            return response
+
+    def discard(self) -> None:
+        """Write nothing more: the turn is over or lost."""
+        self._stop_timer()
+        self._pending.clear()
+        self._usage.clear()
+        if self._background is not None:
+            self._background.cancel()
+
+    def _read(self, response: AppendTurnEventsResponse) -> None:
+        for event in response.new_events:
+            self._conversation.apply_stored(event.seq, event.id, event.type, event.body)
+        self._conversation.known_seq = max(self._conversation.known_seq, response.last_seq)
+        self.interrupt_seq = response.interrupt_seq
+        self.on_answer()
+
+    async def _send(self, request: AppendTurnEventsRequest) -> AppendTurnEventsResponse:
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            self._lease.check()
+            await failpoints.point("runner.before_append")
+            try:
+                return await self._append(request)
+            except (FailedPrecondition, NotFound) as refused:
+                raise LeaseLost(refused.message) from refused
+            except (Unavailable, DeadlineExceeded, Aborted) as failed:
+                log.warning("append failed, trying again", session_id=request.session_id, error=repr(failed))
+            await asyncio.sleep(min(pause, max(0.0, self._lease.remaining_seconds())))
+            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+
+    def _linger_over(self) -> None:
+        self._timer = None
+        if self._pending and not self._lock.locked():
+            self._background = asyncio.create_task(self._flush_in_background())
+
+    async def _flush_in_background(self) -> None:
+        try:
+            await self.flush()
+        except Exception as failure:
+            # The turn learns of it at its next flush; a lost lease stops it at once.
+            self._failure = failure
+            self.on_failure(failure)
+
+    def _start_timer(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._linger_over)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def encode(fields: Mapping[str, Any]) -> bytes:
+    """JSON of an event's fields. What models and tools say may hold characters that no log can: they are replaced."""
+    try:
+        encoded = orjson.dumps(fields)
+    except TypeError:
+        return orjson.dumps(_storable(fields))
+    return orjson.dumps(_storable(fields)) if b"\\u0000" in encoded else encoded
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\x00", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {_storable(str(key)): _storable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_storable(item) for item in value]
+    return value
+
+
+def _nothing(*_: object) -> None:
+    return None

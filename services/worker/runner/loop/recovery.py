@@ -1,0 +1,90 @@
+"""What a turn finds when it begins, and what it does about it. Pure.
+
+A fresh turn finds nothing open, or calls that a client has just decided on. A turn that a crashed attempt left behind
+may find more. The rules:
+
+- A model request without an end gets one with `is_error`, and is asked again.
+- A built-in call that may have begun is never run again: its result says `work_outcome_unknown`, and the model decides.
+- A call that a client approved runs, if nothing can have begun it: this is the first attempt, and the session went
+  from waiting for that approval straight into this turn.
+- A call that a client denied gets the denial as its result.
+- A call that nobody has decided on parks the turn, if a crashed attempt was about to park it. In a fresh turn it was
+  given up with the turn that made it, and gets a result that says so.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from services.worker.runner.loop.context import Call, Conversation
+
+OUTCOME_UNKNOWN = (
+    "work_outcome_unknown: the platform stopped while this call ran, so whether it took effect is not known. It was "
+    "not run again. Check the state of things before you repeat it."
+)
+NEVER_ANSWERED = "This call was given up: nobody answered it before its turn ended."
+INTERRUPTED = "Interrupted by the user. The call was stopped, or never began; it may have taken effect in part."
+NOT_BEGUN = "This call was not run: the platform stopped before it began."
+
+
+@dataclass(slots=True)
+class Plan:
+    """What to append first, which calls to run then, and which calls to wait for."""
+
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    run: list[Call] = field(default_factory=list)
+    park: list[Call] = field(default_factory=list)
+
+
+def plan(conversation: Conversation, *, attempt: int, resumed: bool) -> Plan:
+    """Look at what is open in the log. `resumed` says that the session's last idle waited for answers."""
+    result = Plan()
+    if conversation.open_request:
+        result.events.append(request_end(conversation.open_request))
+    for call in conversation.open_calls():
+        if call.custom or (call.permission == "ask" and call.decision is None):
+            if attempt > 1:
+                result.park.append(call)
+            else:
+                result.events.append(tool_result(call, NEVER_ANSWERED))
+        elif call.decision == "deny":
+            result.events.append(tool_result(call, denial(call)))
+        elif call.decision == "allow" and attempt == 1 and resumed:
+            result.run.append(call)
+        else:
+            result.events.append(tool_result(call, OUTCOME_UNKNOWN))
+    return result
+
+
+def denial(call: Call) -> str:
+    """What the model reads where the client said no."""
+    if call.deny_message:
+        return f"The user denied this call: {call.deny_message}"
+    return "The user denied this call. It was not run."
+
+
+def request_end(start_id: str) -> tuple[str, dict[str, Any]]:
+    """The end of a model request that nobody will finish."""
+    usage = {
+        "input_tokens": 0,
+        "output_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "cache_creation_input_tokens": 0,
+    }
+    fields = {"model_request_start_id": start_id, "model_usage": usage, "is_error": True}
+    return "span.model_request_end", fields
+
+
+def tool_result(
+    call: Call, text: str, *, is_error: bool = True, overflow: dict[str, Any] | None = None
+) -> tuple[str, dict[str, Any]]:
+    """A result that the platform writes, as an event."""
+    metadata: dict[str, Any] = {"tool_use_id": call.block_id}
+    if overflow is not None:
+        metadata["tool_output_overflow"] = overflow
+    fields = {
+        "tool_use_id": call.event_id,
+        "content": [{"type": "text", "text": text}],
+        "is_error": is_error,
+        "metadata": metadata,
+    }
+    return "agent.tool_result", fields

@@ -1,0 +1,52 @@
+"""When a failed model request is asked again, and what the log says of it. Pure.
+
+A vendor that is busy or out of reach gets further attempts with growing pauses; each pause is drawn from its upper
+half, so that many turns that failed together don't return together. A `retry-after` of the vendor is kept to, unless
+it is so long that a person is better told now.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from services.worker.runner.models.base import ModelError, ModelErrorKind
+
+_ERROR_TYPES = {
+    ModelErrorKind.OVERLOADED: "model_overloaded_error",
+    ModelErrorKind.RATE_LIMITED: "model_rate_limited_error",
+    ModelErrorKind.BILLING: "billing_error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and how slowly."""
+
+    attempts: int = 6
+    base_seconds: float = 1.0
+    cap_seconds: float = 30.0
+    longest_retry_after_seconds: float = 120.0
+
+    def delay(self, failures: int, error: ModelError, random: Callable[[], float]) -> float | None:
+        """Seconds to wait after the given number of failures in a row; None where no further attempt is made."""
+        if not error.retryable or failures >= self.attempts:
+            return None
+        pause = min(self.cap_seconds, self.base_seconds * 2 ** (failures - 1))
+        pause *= 0.5 + random() / 2
+        if error.retry_after_seconds is None:
+            return pause
+        if error.retry_after_seconds > self.longest_retry_after_seconds:
+            return None
+        return max(pause, error.retry_after_seconds)
+
+
+def error_type(error: ModelError) -> str:
+    """The published name of the failure."""
+    return _ERROR_TYPES.get(error.kind, "model_request_failed_error")
+
+
+def error_fields(kind: str, message: str, retry_status: str) -> dict:
+    """The fields of a session.error. `retry_status` is `retryable`, `not_retryable` or `unknown`."""
+    return {
+        "error": {"type": kind, "message": message, "retry_status": retry_status},
+        "content": [{"type": "text", "text": message}],
+    }

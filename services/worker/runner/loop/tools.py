@@ -1,0 +1,110 @@
+"""Calls of the model: judged by the agent's policies, written to the log, and run one after another.
+
+Which tools exist here comes from the runner; which of them an agent may use, and how, from its profile. A call of
+something else is answered with what there is, so that the model can go on.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from kit import failpoints
+from kit.ids import new_id
+from kit.telemetry import log
+from services.worker.runner.loop import recovery
+from services.worker.runner.loop.agent import AgentProfile
+from services.worker.runner.loop.context import Call
+from services.worker.runner.loop.journal import Journal
+from services.worker.runner.loop.stopping import Stopped, StopSignal
+from services.worker.runner.models.base import ToolCall, ToolDefinition
+
+
+class Outcome(Protocol):
+    """What a tool brought."""
+
+    text: str
+    is_error: bool
+    overflow: dict[str, Any] | None
+
+
+class Sandbox(Protocol):
+    """Where the tools of one session run. Starts with the first tool."""
+
+    async def run_tool(self, name: str, value: object) -> Outcome:
+        """Run one tool to its end."""
+        ...
+
+    def interrupt(self) -> bool:
+        """Kill what runs."""
+        ...
+
+
+class Toolbox:
+    """The tools of one turn."""
+
+    def __init__(self, profile: AgentProfile, built_in: Mapping[str, ToolDefinition]) -> None:
+        self._profile = profile
+        self._usable = {name: policy for name, policy in profile.policies.items() if name in built_in}
+        self.definitions = [built_in[name] for name in built_in if name in self._usable]
+        self.definitions += profile.custom_tools.values()
+
+    @property
+    def uses_sandbox(self) -> bool:
+        """Whether any tool of the agent runs here."""
+        return bool(self._usable)
+
+    def write_calls(self, calls: list[ToolCall], journal: Journal) -> list[tuple[str, dict[str, Any]]]:
+        """Append the calls of one answer as events. Returns the results of those that can't be made."""
+        refusals: list[tuple[str, dict[str, Any]]] = []
+        group_id = ""
+        seen: set[str] = set()
+        for call in calls:
+            block_id = call.id if call.id and call.id not in seen else new_id("toolu")
+            seen.add(block_id)
+            block = {"type": "tool_use", "id": block_id, "name": call.name, "input": call.input}
+            fields: dict[str, Any] = {"name": call.name, "input": call.input}
+            if call.name in self._profile.custom_tools and not call.input_error:
+                journal.add("agent.custom_tool_use", {**fields, "content": [block]})
+                continue
+            problem = call.input_error or self._problem(call.name)
+            policy = "" if problem else self._usable[call.name]
+            if policy == "always_ask":
+                group_id = group_id or new_id("cgrp")
+                gate = {"requires_confirmation": True, "confirmation_group_id": group_id}
+                fields |= gate
+                block |= gate
+            fields["evaluated_permission"] = _PERMISSIONS.get(policy, "deny")
+            if policy:
+                fields["evaluation"] = {"type": policy}
+            event_id = journal.add("agent.tool_use", {**fields, "content": [block]})
+            if problem:
+                refusals.append(recovery.tool_result(Call(event_id, block_id, call.name, call.input), problem))
+        return refusals
+
+    def _problem(self, name: str) -> str:
+        if name in self._usable:
+            return ""
+        names = ", ".join(tool.name for tool in self.definitions) or "none"
+        return f"There is no tool {name!r} here, so nothing was run. The tools are: {names}."
+
+
+_PERMISSIONS = {"always_allow": "allow", "always_ask": "ask"}
+
+
+async def run_call(call: Call, sandbox: Sandbox, journal: Journal, stop: StopSignal) -> None:
+    """Run one call and write its result. Stopped leaves it without one; whatever else goes wrong becomes the result."""
+    try:
+        with stop.scope():
+            await failpoints.point("runner.tool.running")
+            outcome = await sandbox.run_tool(call.name, dict(call.input))
+    except (Stopped, asyncio.CancelledError):
+        sandbox.interrupt()
+        raise
+    except failpoints.FailpointHit:
+        raise
+    except Exception as error:
+        log.exception("a tool could not be run", tool=call.name)
+        journal.add(*recovery.tool_result(call, f"The tool could not be run: {error}"))
+        return
+    result = recovery.tool_result(call, outcome.text, is_error=outcome.is_error, overflow=outcome.overflow)
+    journal.add(*result)

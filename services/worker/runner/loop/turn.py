@@ -1,0 +1,355 @@
+"""One turn, from its grant to its end.
+
+The turn repeats one step until the service says that it is over: run the calls that may run; or park on those that a
+client must answer; or ask the model; or end. Every way out is here: an end that the service confirms, a turn given
+back, or a lease that is lost, after which nothing is written. A failure of our own becomes a session.error and an end,
+so that no session stays running because of it.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import orjson
+
+from kit.telemetry import continue_trace, log
+from managed_agents.sessions.v1.turns_pb2 import (
+    TURN_END_KIND_END_TURN,
+    TURN_END_KIND_FAILED,
+    TURN_END_KIND_INTERRUPTED,
+    TURN_END_KIND_REFUSAL,
+    TURN_END_KIND_REQUIRES_ACTION,
+    TURN_END_KIND_RETRIES_EXHAUSTED,
+    AppendTurnEventsRequest,
+    AppendTurnEventsResponse,
+    TurnEnd,
+    TurnEndKind,
+    TurnGrant,
+)
+from services.worker.runner.loop import recovery, retry
+from services.worker.runner.loop.agent import DEFAULT_SYSTEM, SANDBOX_NOTE, parse_agent
+from services.worker.runner.loop.asking import Answer, Asker
+from services.worker.runner.loop.context import Call, Conversation
+from services.worker.runner.loop.journal import LINGER_SECONDS, Journal
+from services.worker.runner.loop.leases import Lease, LeaseLost
+from services.worker.runner.loop.previews import Previews, Publish
+from services.worker.runner.loop.stopping import StopKind, Stopped, StopSignal
+from services.worker.runner.loop.tools import Sandbox, Toolbox, run_call
+from services.worker.runner.models.access import Model, ModelAccessCache
+from services.worker.runner.models.base import ModelError, ModelErrorKind, StopReason, ToolDefinition
+
+DEFAULT_MAX_STEPS = 25
+# Failures of our own in one turn, after which it is given back instead of failing on.
+_MOST_FAILURES = 3
+_INTERNAL_TEXT = "Something failed inside the platform while it ran this turn. Its log has the cause."
+
+
+class Sandboxes(Protocol):
+    """Where sessions get their sandbox."""
+
+    def session(self, session_id: str, environment: Mapping[str, Any]) -> Sandbox:
+        """The sandbox of a session; it starts with its first tool."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TurnServices:
+    """What the turns of a runner share."""
+
+    append: Callable[[Lease, AppendTurnEventsRequest], Awaitable[AppendTurnEventsResponse]]
+    release: Callable[[Lease], Awaitable[object]]
+    # The conversation of a session up to now; from the log alone where the last argument is true.
+    load: Callable[[TurnGrant, Lease, bool], Awaitable[Conversation]]
+    publish: Publish
+    access: ModelAccessCache
+    sandboxes: Sandboxes
+    built_in: Mapping[str, ToolDefinition]
+    retry_policy: retry.RetryPolicy = field(default_factory=retry.RetryPolicy)
+
+
+class Turn:
+    """One held turn. `run` is its task; `interrupt`, `notice_input`, `hand_over` and `lose` come from outside."""
+
+    def __init__(self, grant: TurnGrant, lease: Lease, services: TurnServices) -> None:
+        self.grant = grant
+        self.lease = lease
+        self.stop = StopSignal()
+        # The conversation of a turn that ended well, for the next one; None after any other.
+        self.kept: Conversation | None = None
+        self._services = services
+        agent = grant.session.agent
+        self._profile = parse_agent(agent.document_json, agent.model_json, agent.model_id)
+        self._toolbox = Toolbox(self._profile, services.built_in)
+        self._thread = {"session_thread_id": grant.thread_id, "agent_name": self._profile.name}
+        self._previews = Previews(services.publish, grant.session.id)
+        self._interrupt_seq = self._obeyed_seq = 0
+        self._news = self._handing_over = self._over = False
+        self._steps = self._model_failures = self._failures = 0
+        self._failed = False
+        self._run: list[Call] = []
+        self._park: list[Call] = []
+        self._begun: Call | None = None
+        self._conversation: Conversation | None = None
+        self.interrupt(grant.interrupt_seq)
+
+    @property
+    def over(self) -> bool:
+        """Whether the turn has ended, or was given back."""
+        return self._over
+
+    def interrupt(self, seq: int) -> None:
+        """A user.interrupt is in the log at this seq."""
+        if seq > max(self._obeyed_seq, self._interrupt_seq):
+            self._interrupt_seq = seq
+            self.stop.stop(StopKind.INTERRUPT)
+
+    def notice_input(self) -> None:
+        """New input is in the log, to be read before the next model request."""
+        self._news = True
+
+    def hand_over(self, *, at_once: bool = False) -> None:
+        """Give the turn back after the step that runs, or cut that step off."""
+        self._handing_over = True
+        if at_once:
+            self.stop.stop(StopKind.HAND_OVER)
+
+    def lose(self) -> None:
+        """The lease is lost: stop at once and write nothing."""
+        self.stop.stop(StopKind.LOST)
+
+    async def run(self) -> None:
+        """Run the turn to its end. Raises nothing but a cancellation."""
+        task = asyncio.current_task()
+        assert task is not None
+        self.stop.bind(task)
+        session_id = self.lease.session_id
+        try:
+            with continue_trace(self.grant.traceparent, "turn", session_id=session_id, epoch=self.lease.epoch):
+                while not self._over:
+                    await self._advance()
+        except LeaseLost as lost:
+            log.info("turn lost", session_id=session_id, epoch=self.lease.epoch, why=str(lost))
+        finally:
+            if self._conversation is not None:
+                self._journal.discard()
+
+    async def _advance(self) -> None:
+        try:
+            if self._failed:
+                await self._close_failed()
+            elif self._conversation is None:
+                await self._begin()
+            else:
+                await self._step()
+        except Stopped as stopped:
+            await self._obey(stopped)
+        except LeaseLost:
+            raise
+        except Exception as failure:
+            await self._note_failure(failure)
+
+    async def _begin(self) -> None:
+        await self._load(from_log=False)
+        stop_reason = orjson.loads(self.grant.session.stop_reason_json or b"{}")
+        resumed = stop_reason.get("type") == "requires_action"
+        plan = recovery.plan(self._loaded, attempt=self.grant.attempt, resumed=resumed)
+        self._run, self._park = plan.run, plan.park
+        for event_type, fields in plan.events:
+            self._journal.add(event_type, fields)
+
+    async def _load(self, *, from_log: bool) -> None:
+        conversation = await self._services.load(self.grant, self.lease, from_log)
+        self._journal = Journal(partial(self._services.append, self.lease), self.lease, conversation)
+        self._journal.on_answer = self._read_answer
+        self._journal.on_failure = self._read_failure
+        self._asker = Asker(self._journal, conversation, self._previews, self.stop, self._toolbox)
+        self._conversation = conversation
+
+    @property
+    def _loaded(self) -> Conversation:
+        assert self._conversation is not None
+        return self._conversation
+
+    def _read_answer(self) -> None:
+        self._news = False
+        self.interrupt(self._journal.interrupt_seq)
+
+    def _read_failure(self, failure: Exception) -> None:
+        if isinstance(failure, LeaseLost):
+            self.lose()
+
+    async def _step(self) -> None:
+        if self._handing_over and not self._run and not self._park:
+            raise Stopped(StopKind.HAND_OVER)
+        self.stop.check()
+        if self._run:
+            await self._run_calls()
+        elif self._park:
+            await self._end(TURN_END_KIND_REQUIRES_ACTION, event_ids=[call.event_id for call in self._park])
+        elif self._loaded.needs_answer():
+            await self._ask()
+        else:
+            await self._end(TURN_END_KIND_END_TURN)
+
+    async def _run_calls(self) -> None:
+        # The calls are in the log before the first of them runs: whatever happens then, they are known.
+        await self._journal.flush()
+        sandbox = self._services.sandboxes.session(
+            self.lease.session_id, orjson.loads(self.grant.environment_json or b"{}")
+        )
+        started = time.monotonic()
+        while self._run:
+            self.lease.check()
+            self._begun = self._run[0]
+            await run_call(self._begun, sandbox, self._journal, self.stop)
+            self._begun = None
+            del self._run[0]
+        # Input that came during a long call is read before the model is asked; after a short one, only if there is any.
+        if self._news or time.monotonic() - started > LINGER_SECONDS:
+            await self._journal.flush()
+
+    async def _ask(self) -> None:
+        revision = -1
+        try:
+            async with self._services.access.use(self.grant.workspace_id) as model:
+                revision = model.access.revision
+                if self._steps >= int(model.access.options.get("default_max_steps") or DEFAULT_MAX_STEPS):
+                    await self._stop_at_limit()
+                    return
+                answer = await self._ask_model(model)
+        except ModelError as error:
+            await self._after_model_error(error, revision)
+            return
+        self._model_failures = 0
+        self._steps += 1
+        await self._after_answer(answer)
+
+    async def _ask_model(self, model: Model) -> Answer:
+        system = self._profile.system or DEFAULT_SYSTEM
+        if self._toolbox.uses_sandbox:
+            system = f"{system}\n\n{SANDBOX_NOTE}"
+        return await self._asker.ask(
+            model.provider,
+            model.resolve(self._profile.model_id),
+            system,
+            speed=self._profile.speed,
+            cache_key=self.lease.session_id,
+        )
+
+    async def _after_answer(self, answer: Answer) -> None:
+        assert answer.stop is not None
+        if answer.stop.reason is StopReason.REFUSAL:
+            details = orjson.dumps(dict(answer.stop.details)) if answer.stop.details else b""
+            await self._end(TURN_END_KIND_REFUSAL, details=details)
+            return
+        calls = self._loaded.open_calls()
+        self._run = [call for call in calls if call.permission == "allow"]
+        self._park = [call for call in calls if call.permission != "allow"]
+        if not answer.calls:
+            await self._end(TURN_END_KIND_END_TURN)
+
+    async def _stop_at_limit(self) -> None:
+        message = f"The turn was ended after {self._steps} model requests, the most that one turn may make."
+        fields = retry.error_fields("tool_use_limit_reached_error", message, "not_retryable")
+        self._journal.add("session.error", fields)
+        await self._end(TURN_END_KIND_FAILED)
+
+    async def _after_model_error(self, error: ModelError, revision: int) -> None:
+        self._model_failures += 1
+        # The key may have been changed since vault was asked.
+        may_be_old = error.kind is ModelErrorKind.AUTHENTICATION and self._model_failures == 1
+        if may_be_old and await self._services.access.refresh(self.grant.workspace_id, revision):
+            return
+        delay = self._services.retry_policy.delay(self._model_failures, error, random.random)
+        log.warning("model request failed", session_id=self.lease.session_id, error=error.message, retry_in=delay)
+        kind = retry.error_type(error)
+        if delay is None:
+            status = "unknown" if error.retryable else "not_retryable"
+            self._journal.add("session.error", retry.error_fields(kind, error.message, status))
+            await self._end(TURN_END_KIND_RETRIES_EXHAUSTED if error.retryable else TURN_END_KIND_FAILED)
+            return
+        self._journal.add("session.error", retry.error_fields(kind, error.message, "retryable"))
+        self._journal.add("session.status_rescheduled", {})
+        self._journal.add("session.thread_status_rescheduled", self._thread)
+        await self._journal.flush()
+        with self.stop.scope():
+            await asyncio.sleep(delay)
+        self._journal.add("session.status_running", {})
+        self._journal.add("session.thread_status_running", self._thread)
+
+    async def _end(
+        self,
+        kind: TurnEndKind.ValueType,
+        *,
+        event_ids: Sequence[str] = (),
+        details: bytes = b"",
+        interrupt_seq: int = 0,
+    ) -> None:
+        response = await self._journal.flush(
+            TurnEnd(kind=kind, event_ids=event_ids, stop_details_json=details, interrupt_seq=interrupt_seq)
+        )
+        assert response is not None
+        if response.ended:
+            self._over = True
+            self.kept = self._conversation
+            return
+        # Input waited that the turn had not read: it goes on with that.
+        if not self._loaded.has_unread_input():
+            raise RuntimeError("the service lets a turn go on that has nothing to read")
+        self._run, self._park = [], []
+        self._steps = self._model_failures = 0
+
+    async def _obey(self, stopped: Stopped) -> None:
+        try:
+            if stopped.by_user:
+                await self._close_interrupted()
+            else:
+                await self._give_back()
+        except LeaseLost:
+            raise
+        except Exception as failure:
+            await self._note_failure(failure)
+
+    async def _close_interrupted(self) -> None:
+        for call in self._loaded.open_calls():
+            self._journal.add(*recovery.tool_result(call, recovery.INTERRUPTED))
+        self._run, self._park, self._begun = [], [], None
+        self._obeyed_seq = self._interrupt_seq
+        self.stop.clear_interrupt()
+        await self._end(TURN_END_KIND_INTERRUPTED, interrupt_seq=self._obeyed_seq)
+
+    async def _give_back(self) -> None:
+        for call in self._run:
+            text = recovery.OUTCOME_UNKNOWN if call is self._begun else recovery.NOT_BEGUN
+            self._journal.add(*recovery.tool_result(call, text))
+        if self._park:
+            await self._end(TURN_END_KIND_REQUIRES_ACTION, event_ids=[call.event_id for call in self._park])
+        if not self._over:
+            await self._journal.flush()
+            await self._services.release(self.lease)
+            self._over = True
+
+    async def _note_failure(self, failure: Exception) -> None:
+        self._failed = True
+        self._failures += 1
+        log.error("turn failed", session_id=self.lease.session_id, epoch=self.lease.epoch, exc_info=failure)
+        if self._failures >= _MOST_FAILURES:
+            # Another runner may fare better; after some more the service ends the turn.
+            self.lease.check()
+            await self._services.release(self.lease)
+            self._over = True
+
+    async def _close_failed(self) -> None:
+        # What the journal could not write is gone, so only the log can tell what is open.
+        if self._conversation is not None:
+            self._journal.discard()
+        await self._load(from_log=True)
+        for event_type, fields in recovery.plan(self._loaded, attempt=1, resumed=False).events:
+            self._journal.add(event_type, fields)
+        self._journal.add("session.error", retry.error_fields("internal_error", _INTERNAL_TEXT, "unknown"))
+        self._failed = False
+        await self._end(TURN_END_KIND_FAILED)
