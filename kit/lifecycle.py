@@ -38,6 +38,8 @@ Action = Callable[[], Awaitable[Any] | Any]
 Work = Callable[[], Coroutine[Any, Any, Any]] | Coroutine[Any, Any, Any]
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# One Ctrl-C may arrive twice: from the terminal, and as a SIGTERM from the supervisor that got it too.
+_SAME_SIGNAL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +148,6 @@ async def _live(build: Callable[[], Awaitable[Service]]) -> int:
     except Exception:
         log.critical("could not start", exc_info=True)
         return 1
-    finally:
-        if not asked.is_set() and starting.done() and (starting.cancelled() or starting.exception()):
-            waiting.cancel()
     return await _serve(service, waiting)
 
 
@@ -175,18 +174,19 @@ async def _serve(service: Service, asked: asyncio.Future[Any]) -> int:
 def _listen_to_signals() -> asyncio.Event:
     """Set at the first signal; the second one ends the process."""
     asked = asyncio.Event()
-    seen = 0
+    loop = asyncio.get_running_loop()
+    first_at: float | None = None
 
     def handle(number: int) -> None:
-        nonlocal seen
-        seen += 1
-        if seen > 1:
+        nonlocal first_at
+        if first_at is None:
+            first_at = loop.time()
+            log.info("asked to stop", signal=signal.Signals(number).name)
+            asked.set()
+        elif loop.time() - first_at > _SAME_SIGNAL_SECONDS:
             log.warning("second signal, ending at once")
             os._exit(128 + number)
-        log.info("asked to stop", signal=signal.Signals(number).name)
-        asked.set()
 
-    loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, handle, number)
     return asked
