@@ -61,6 +61,8 @@ class Grants:
             interrupt_seq=state.interrupt_seq,
         )
         message.session.last_seq = state.last_seq
+        # A runner tells by it whether this turn answers calls that waited, or comes after a failed one.
+        message.session.stop_reason_json = state.stop_reason.encode()
         message.session.status = sessions_pb2.SESSION_STATUS_RUNNING
         return message
 
