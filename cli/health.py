@@ -75,17 +75,19 @@ async def http_ready(host: str, port: int) -> bool:
     return status == 200
 
 
-async def http_get(host: str, port: int, path: str) -> tuple[int, bytes]:
+async def http_get(host: str, port: int, path: str, api_key: str | None = None) -> tuple[int, bytes]:
     """Status and body of a plain GET; status 0 where nothing speaks HTTP there."""
     try:
         async with asyncio.timeout(_REQUEST_SECONDS):
             reader, writer = await asyncio.open_connection(reachable_host(host), port)
             try:
-                writer.write(f"GET {path} HTTP/1.1\r\nhost: {host}:{port}\r\nconnection: close\r\n\r\n".encode())
+                key = f"authorization: Bearer {api_key}\r\n" if api_key else ""
+                head = f"GET {path} HTTP/1.1\r\nhost: {host}:{port}\r\n{key}connection: close\r\n\r\n"
+                writer.write(head.encode())
                 answer = await reader.read()
             finally:
                 writer.close()
-        head, _, body = answer.partition(b"\r\n\r\n")
-        return int(head.split(b" ", 2)[1]), body
+        started, _, body = answer.partition(b"\r\n\r\n")
+        return int(started.split(b" ", 2)[1]), body
     except (OSError, TimeoutError, ValueError, IndexError):
         return 0, b""

@@ -154,6 +154,27 @@ def demo(
     _finish(asyncio.run(_told(work)))
 
 
+@app.command(epilog="Examples: `managed-agents doctor` · `managed-agents doctor --port 8080 --json`")
+def doctor(
+    port: Port = DEFAULT_PORT,
+    host: Host = DEFAULT_HOST,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+    database_url: DatabaseUrl = None,
+    nats_url: NatsUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what works on this machine, and what to do about what does not.
+
+    Looks at Python, port, data folder, database, NATS, sandbox, model vendor and clock, each by trying it. Ends with
+    code 1 when something keeps `up` from working.
+    """
+    from cli.doctor import run
+    from cli.supervisor import Options
+
+    options = Options(host=host, port=port, data_dir=data_dir, database_url=database_url, nats_url=nats_url)
+    _finish(asyncio.run(_told(run(options, as_json=as_json))))
+
+
 def _warn_if_open(host: str) -> None:
     from cli import config
 
