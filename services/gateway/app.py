@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from kit import lifecycle, telemetry
 from kit.config import ConfigError, load
+from kit.nats import connect as connect_nats
 
 from .admission.compatibility import Compatibility
 from .admission.credentials import Authenticator
@@ -28,8 +29,10 @@ from .operation.dispatch import build_routes, no_route
 from .operation.docs import page as reference_page
 from .operation.openapi import document
 from .operation.shell import Shell
-from .routes import agents, environments, models
+from .routes import agents, environments, models, sessions
+from .routes.events import EventRoutes
 from .routes.runtime import RuntimeRoutes
+from .streams import Hub
 
 TITLE = "managed-agents"
 
@@ -42,10 +45,17 @@ def build_version() -> str:
         return "0"
 
 
-def all_operations(settings: GatewaySettings) -> tuple[Operation, ...]:
+def all_operations(settings: GatewaySettings, hub: Hub) -> tuple[Operation, ...]:
     """Every route that this build serves."""
     runtime = RuntimeRoutes(version=build_version(), auth_enabled=settings.api_key is not None)
-    return (*agents.OPERATIONS, *environments.OPERATIONS, *models.OPERATIONS, *runtime.operations())
+    return (
+        *agents.OPERATIONS,
+        *environments.OPERATIONS,
+        *sessions.OPERATIONS,
+        *EventRoutes(hub).operations(),
+        *models.OPERATIONS,
+        *runtime.operations(),
+    )
 
 
 def create_app(settings: GatewaySettings, clients: Clients, operations: Sequence[Operation]) -> ASGIApp:
@@ -158,8 +168,14 @@ async def build() -> lifecycle.Service:
         grace_seconds=settings.grace_seconds,
     )
     clients = connect(settings.addresses(), token=settings.internal_token(), call_seconds=settings.call_seconds)
-    server = HttpServer(create_app(settings, clients, all_operations(settings)), settings)
+    nats = await connect_nats(settings.nats_server(), "gateway")
+    hub = Hub(nats, clients.events)
+    server = HttpServer(create_app(settings, clients, all_operations(settings, hub)), settings)
     service.add("clients", stop=clients.close)
+    service.add("nats", stop=nats.close)
+    service.add_task("streams", hub.run)
     service.add("http", server.start, server.stop)
+    # Stopped first: a listener waits for its open streams, so they have to end before it.
+    service.add("stream ends", stop=hub.close)
     service.add_task("http watch", server.watch)
     return service

@@ -34,3 +34,15 @@ def _published_model(model_json: bytes) -> bytes:
     if model.get("speed") == "extended":
         del model["speed"]
     return orjson.dumps(model)
+
+
+def render_session_agent(agent: Agent, *, published: bool) -> bytes:
+    """The agent as a session runs it: a version without the state of its resource."""
+    return object_of(
+        (
+            b'"id":%b,"type":"agent","version":%d' % (text(agent.id), agent.version),
+            members(agent.document_json),
+            b'"model":' + (_published_model(agent.model_json) if published else text(agent.model_id)),
+            b'"model_config":' + agent.model_json,
+        )
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from .frames import ENDING_TYPES, PING, Frame
 
@@ -26,6 +26,7 @@ class Follower:
         "_previewed",
         "_size",
         "_stop_after",
+        "_unread",
         "_waiting",
         "_woken",
         "delta_types",
@@ -52,12 +53,17 @@ class Follower:
         self._ended = False
         self._woken = asyncio.Event()
         self._previewed: set[str] = set()
+        self._unread: set[int] = set()
         self._last_sent_at = time.monotonic()
 
     @property
     def wants_previews(self) -> bool:
         """Whether the client asked for deltas."""
         return bool(self.delta_types)
+
+    def note_unread(self, seqs: Iterable[int]) -> None:
+        """The client was sent these events before the model read them; each has an update to come."""
+        self._unread.update(seqs)
 
     def follow_from(self, seq: int) -> None:
         """The client has everything up to `seq`: what was kept aside after it goes out now."""
@@ -66,15 +72,19 @@ class Follower:
         self.push(aside)
 
     def push(self, frames: Sequence[Frame]) -> None:
-        """Live frames, in order. One with an old seq is an update of an event that was sent unread."""
+        """Live frames, in order. An old seq is a repeat, but for the update of an event that was sent unread."""
         if self._aside is not None:
             self._aside.extend(frames)
             return
         for frame in frames:
             if frame.seq > self.last_seq:
                 self.last_seq = frame.seq
-            elif frame.is_unread:
+                if frame.is_unread:
+                    self._unread.add(frame.seq)
+            elif frame.is_unread or frame.seq not in self._unread:
                 continue
+            else:
+                self._unread.discard(frame.seq)
             self._previewed.discard(frame.event_id)
             self._put(frame.bytes_for(self.published))
             if frame.type in ENDING_TYPES or (self._stop_after is not None and self._stop_after(frame)):

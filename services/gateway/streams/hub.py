@@ -28,7 +28,8 @@ class Hub:
     def __init__(self, nats: Nats, events: Any) -> None:
         self._nats = nats
         self._events = events
-        self._tails: dict[str, Tail] = {}
+        # By workspace too: a stranger's attempt must never share a tail with its owner.
+        self._tails: dict[tuple[str, str], Tail] = {}
         self.closing = False
         nats.on_reconnect(self.catch_up)
         nats.on_slow(self._catch_up_after_loss)
@@ -40,9 +41,10 @@ class Hub:
 
     async def join(self, session_id: str, follower: Follower, context: CallContext) -> Tail:
         """Make the follower hear a session, from some moment before this returns."""
-        tail = self._tails.get(session_id)
+        key = (context.workspace_id, session_id)
+        tail = self._tails.get(key)
         if tail is None:
-            tail = self._tails[session_id] = Tail(session_id, self._nats, self._events, context)
+            tail = self._tails[key] = Tail(session_id, self._nats, self._events, context)
         tail.followers.add(follower)
         try:
             await tail.start(previews=follower.wants_previews)
@@ -54,8 +56,9 @@ class Hub:
     async def leave(self, tail: Tail, follower: Follower) -> None:
         """Forget a follower, and the tail with its last one."""
         tail.followers.discard(follower)
-        if not tail.followers and self._tails.get(tail.session_id) is tail:
-            del self._tails[tail.session_id]
+        key = (tail.workspace_id, tail.session_id)
+        if not tail.followers and self._tails.get(key) is tail:
+            del self._tails[key]
             await tail.close()
 
     def catch_up(self) -> None:
@@ -84,6 +87,7 @@ class Hub:
                 follower.end()
 
     def _catch_up_after_loss(self, subject: str) -> None:
-        tail = self._tails.get(subject.rsplit(".", 1)[-1])
-        if tail is not None:
-            tail.catch_up_soon()
+        session_id = subject.rsplit(".", 1)[-1]
+        for tail in list(self._tails.values()):
+            if tail.session_id == session_id:
+                tail.catch_up_soon()

@@ -57,15 +57,16 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         tail = await self._hub.join(self._session_id, self._follower, self._call.context)
+        batches = None
         try:
             after_seq = NOTHING_AFTER if self._after_seq is None else self._after_seq
             request = ReadEventsRequest(session_id=self._session_id, after_seq=after_seq)
-            batches = self._call.follow(self._call.clients.events.ReadEvents, request)
+            batches = aiter(self._call.follow(self._call.clients.events.ReadEvents, request))
             # The first batch carries every refusal, so it is awaited before the answer begins.
-            first = await anext(aiter(batches))
+            first = await anext(batches)
             tail.begin_at(first.last_seq)
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-            sending = asyncio.create_task(self._send(send, tail, first, batches))
+            sending = asyncio.create_task(self._send(send, first, batches))
             leaving = asyncio.create_task(_disconnected(receive))
             done, pending = await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
             for task in pending:
@@ -74,11 +75,13 @@ class EventStream:
             if sending in done:
                 sending.result()
         finally:
+            if batches is not None:
+                await batches.aclose()
             await self._hub.leave(tail, self._follower)
 
-    async def _send(self, send: Send, tail, first, batches) -> None:
+    async def _send(self, send: Send, first, batches) -> None:
         try:
-            last_seq, ended = await self._replay(send, tail, first, batches)
+            last_seq, ended = await self._replay(send, first, batches)
             if not ended:
                 self._follower.follow_from(last_seq)
                 while not self._hub.closing and (data := await self._follower.next()) is not None:
@@ -91,22 +94,22 @@ class EventStream:
             telemetry.log.warning("slow stream cut", session_id=self._session_id)
         await send({"type": "http.response.body", "body": b""})
 
-    async def _replay(self, send: Send, tail, first, batches) -> tuple[int, bool]:
+    async def _replay(self, send: Send, first, batches) -> tuple[int, bool]:
         """Send the log after the cursor; where it ended, and whether nothing can follow."""
         # The head goes out at once: a client may wait for it before it sends its message.
         await send({"type": "http.response.body", "body": b": open\n\n", "more_body": True})
-        if await self._send_batch(send, tail, first):
+        if await self._send_batch(send, first):
             return first.last_seq, True
         async for batch in batches:
-            if await self._send_batch(send, tail, batch):
+            if await self._send_batch(send, batch):
                 return batch.last_seq, True
         return first.last_seq, first.status in ENDED
 
-    async def _send_batch(self, send: Send, tail, batch) -> bool:
+    async def _send_batch(self, send: Send, batch) -> bool:
         if not batch.events:
             return False
         frames = [frame_of(event) for event in batch.events]
-        tail.note_unread([frame.seq for frame in frames if frame.is_unread])
+        self._follower.note_unread(frame.seq for frame in frames if frame.is_unread)
         kept, ended = self._until_end(frames)
         data = b"".join(frame.bytes_for(self._call.published) for frame in kept)
         if data:

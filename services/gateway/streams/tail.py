@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Any
 
 from nats.aio.msg import Msg
@@ -35,6 +36,7 @@ class Tail:
 
     def __init__(self, session_id: str, nats: Nats, events: Any, context: CallContext) -> None:
         self.session_id = session_id
+        self.workspace_id = context.workspace_id
         self.followers: set[Follower] = set()
         self.seen_seq: int | None = None
         self._nats = nats
@@ -45,7 +47,6 @@ class Tail:
         self._previews: Any = None
         self._starting = asyncio.Lock()
         self._reading: asyncio.Task[None] | None = None
-        self._unread: set[int] = set()
 
     async def start(self, *, previews: bool) -> None:
         """Listen; returns once the server knows. Idempotent."""
@@ -62,10 +63,6 @@ class Tail:
         """The log was read up to `seq` after the tail began to listen."""
         if self.seen_seq is None:
             self.seen_seq = seq
-
-    def note_unread(self, seqs: Sequence[int]) -> None:
-        """A replay showed these events unread; their update is to be passed on."""
-        self._unread.update(seqs)
 
     def catch_up_soon(self) -> None:
         """Read the log after `seen_seq`, once, in the background."""
@@ -114,46 +111,38 @@ class Tail:
             follower.push_preview(preview.event_type, event_id, is_start, frame)
 
     def _take(self, frames: Sequence[Frame]) -> None:
-        """Pass on what is next; notice what is missing. Before the first read everyone keeps it aside."""
-        if self.seen_seq is None:
+        """Pass on what is next, and notice what is missing. Before the first read everyone keeps it aside."""
+        seen = self.seen_seq
+        fresh = frames if seen is None else [frame for frame in frames if frame.seq > seen]
+        if len(fresh) < len(frames) or seen is None:
             for follower in list(self.followers):
-                follower.push(frames)
+                follower.push(frames if seen is None else [frame for frame in frames if frame.seq <= seen])
+        if not fresh or seen is None:
             return
-        updates = [frame for frame in frames if frame.seq <= self.seen_seq and self._is_news(frame)]
-        fresh = [frame for frame in frames if frame.seq > self.seen_seq]
-        if fresh and fresh[0].seq == self.seen_seq + 1:
-            self._unread.update(frame.seq for frame in fresh if frame.is_unread)
-            self.seen_seq = fresh[-1].seq
-            self._pass_on(fresh)
-        elif fresh:
+        if fresh[0].seq > seen + 1:
             self.catch_up_soon()
-        if updates:
-            for follower in list(self.followers):
-                follower.push(updates)
-
-    def _is_news(self, frame: Frame) -> bool:
-        if frame.is_unread or frame.seq not in self._unread:
-            return False
-        self._unread.discard(frame.seq)
-        return True
+            return
+        self.seen_seq = fresh[-1].seq
+        self._pass_on(fresh)
 
     def _pass_on(self, fresh: Sequence[Frame]) -> None:
-        ends = any(frame.type in ENDING_TYPES for frame in fresh)
+        one_by_one = any(frame.is_unread or frame.type in ENDING_TYPES for frame in fresh)
         joined = {
             published: b"".join(frame.bytes_for(published) for frame in fresh)
             for published in {follower.published for follower in self.followers}
         }
         for follower in list(self.followers):
             data = joined[follower.published]
-            if ends or not follower.push_joined(data, fresh[0].seq, fresh[-1].seq):
+            if one_by_one or not follower.push_joined(data, fresh[0].seq, fresh[-1].seq):
                 follower.push(fresh)
 
     async def _catch_up(self) -> None:
         while self.followers:
             try:
                 request = ReadEventsRequest(session_id=self.session_id, after_seq=self.seen_seq or 0)
-                async for batch in self._events.ReadEvents(request, context=self._context):
-                    self._take([frame_of(event) for event in batch.events])
+                async with aclosing(aiter(self._events.ReadEvents(request, context=self._context))) as batches:
+                    async for batch in batches:
+                        self._take([frame_of(event) for event in batch.events])
                 return
             except DomainError as error:
                 if error.code == "NOT_FOUND":

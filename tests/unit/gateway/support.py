@@ -7,11 +7,13 @@ from typing import Any
 
 import httpx2
 
+from kit.nats import Nats
 from managed_agents.sessions.v1 import agents_pb2, environments_pb2
 from services.gateway.app import all_operations, create_app
 from services.gateway.clients import Clients
 from services.gateway.config import GatewaySettings
 from services.gateway.operation import Operation
+from services.gateway.streams import Hub
 
 PUBLISHED = {"anthropic-version": "2023-06-01", "anthropic-beta": "managed-agents-2026-04-01"}
 CREATED_AT = "2026-07-12T00:00:00.000000Z"
@@ -88,5 +90,10 @@ def http(
 ) -> httpx2.AsyncClient:
     """An HTTP client of an application with all routes plus the given ones."""
     configured = settings(api_key=api_key, cors_origins=cors_origins)
-    app = create_app(configured, clients(**stubs), (*operations, *all_operations(configured)))
+    app = create_app(configured, clients(**stubs), (*operations, *all_operations(configured, hub())))
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://gateway")
+
+
+def hub() -> Hub:
+    """A hub for tests that open no stream."""
+    return Hub(Nats("nats://127.0.0.1:9", "test"), None)

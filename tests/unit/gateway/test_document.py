@@ -10,7 +10,7 @@ from services.gateway.app import all_operations
 from services.gateway.operation import Call, Operation
 from services.gateway.operation.dispatch import build_routes
 from services.gateway.render.runtime import MATRIX
-from tests.unit.gateway.support import clients, http, settings
+from tests.unit.gateway.support import clients, http, hub, settings
 
 
 async def served() -> dict[str, Any]:
@@ -23,7 +23,7 @@ async def served() -> dict[str, Any]:
 async def test_every_operation_is_described() -> None:
     document = await served()
     described = {(path, method.upper()) for path, methods in document["paths"].items() for method in methods}
-    declared = {(each.path.replace(":path}", "}"), each.method) for each in all_operations(settings())}
+    declared = {(each.path.replace(":path}", "}"), each.method) for each in all_operations(settings(), hub())}
     assert described == declared
 
 

@@ -1,0 +1,74 @@
+"""Public JSON of a session: `status` and `agent.model` differ between the projections."""
+
+from __future__ import annotations
+
+import orjson
+
+from managed_agents.sessions.v1.sessions_pb2 import Session, SessionStatus
+
+from .agents import render_session_agent
+from .splice import object_of, raw, text, text_or_null
+
+LOCAL_STATUS = {
+    SessionStatus.SESSION_STATUS_IDLE: "idle",
+    SessionStatus.SESSION_STATUS_RUNNING: "running",
+    SessionStatus.SESSION_STATUS_RESCHEDULING: "rescheduling",
+    SessionStatus.SESSION_STATUS_REQUIRES_ACTION: "requires_action",
+    SessionStatus.SESSION_STATUS_TERMINATED: "terminated",
+    SessionStatus.SESSION_STATUS_TIMED_OUT: "timed_out",
+}
+PUBLISHED_STATUS = {**LOCAL_STATUS} | {
+    SessionStatus.SESSION_STATUS_REQUIRES_ACTION: "idle",
+    SessionStatus.SESSION_STATUS_TIMED_OUT: "terminated",
+}
+
+
+def statuses_named(name: str, *, published: bool) -> list[int]:
+    """The statuses that a filter value stands for in a projection; empty for an unknown word."""
+    vocabulary = PUBLISHED_STATUS if published else LOCAL_STATUS
+    return [status for status, word in vocabulary.items() if word == name]
+
+
+def render_session(session: Session, *, published: bool) -> bytes:
+    """One session."""
+    status = (PUBLISHED_STATUS if published else LOCAL_STATUS)[session.status]
+    return object_of(
+        (
+            b'"id":%b,"type":"session"' % text(session.id),
+            b'"agent":' + render_session_agent(session.agent, published=published),
+            b'"environment_id":' + text(session.environment_id),
+            b'"title":' + (text(session.title) if session.HasField("title") else b"null"),
+            b'"status":' + text(status),
+            b'"stop_reason":' + session.stop_reason_json if session.stop_reason_json else b"",
+            b'"metadata":' + raw(session.metadata_json, b"{}"),
+            b'"resources":' + raw(session.resources_json, b"[]"),
+            b'"vault_ids":' + orjson.dumps(list(session.vault_ids)),
+            b'"loop_engine":' + text(session.loop_engine),
+            b'"usage":' + _usage(session),
+            b'"stats":{"active_seconds":%.3f,"duration_seconds":%.3f}'
+            % (session.active_seconds, session.duration_seconds),
+            b'"budget":' + session.budget_json if session.budget_json else b"",
+            b'"outcome_evaluations":' + raw(session.outcome_evaluations_json, b"[]"),
+            b'"deployment_id":' + text_or_null(session.deployment_id),
+            b'"last_seq":%d' % session.last_seq,
+            b'"created_at":%b,"updated_at":%b' % (text(session.created_at), text(session.updated_at)),
+            b'"archived_at":' + text_or_null(session.archived_at),
+        )
+    )
+
+
+def _usage(session: Session) -> bytes:
+    usage = session.usage
+    return (
+        b'{"input_tokens":%d,"output_tokens":%d,"cache_read_input_tokens":%d,'
+        b'"cache_creation":{"ephemeral_5m_input_tokens":%d,"ephemeral_1h_input_tokens":%d},'
+        b'"server_tool_use":{"web_search_requests":0,"web_fetch_requests":0},"active_seconds":%.3f}'
+        % (
+            usage.input_tokens,
+            usage.output_tokens,
+            usage.cache_read_input_tokens,
+            usage.cache_creation_5m_input_tokens,
+            usage.cache_creation_1h_input_tokens,
+            session.active_seconds,
+        )
+    )

@@ -1,0 +1,185 @@
+"""The event log of a session: send, list, follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from managed_agents.sessions.v1 import sessions_pb2 as pb
+from managed_agents.sessions.v1.common_pb2 import Page
+
+from ..errors import InvalidRequest
+from ..operation import Call, Operation, choice, limit, many, page, text, timestamp
+from ..render.events import is_published, render_event
+from ..render.splice import collection
+from ..schemas.sessions import EventPage, EventsSend, MessageSend, SentEvents
+from ..streams import EventStream, Hub
+
+TAG = "Events"
+MAX_PAGE = 1000
+MAX_SEND_BYTES = 16 * 1024 * 1024
+CURSOR_HEADER = "last-event-id"
+DELTAS = many(
+    "event_deltas[]",
+    max_items=100,
+    values=("agent.message", "agent.thinking"),
+    names=("event_deltas",),
+    description="Types that this connection also gets previews of.",
+)
+
+
+class EventRoutes:
+    """Routes that need the stream hub beside the clients."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    async def send_events(self, call: Call) -> bytes:
+        """POST /v1/sessions/{session_id}/events."""
+        answer = await _append(call, orjson.dumps(call.body.events))
+        return _sent(answer, published=call.published)
+
+    async def send_message(self, call: Call) -> bytes | EventStream:
+        """POST /v1/sessions/{session_id}/messages."""
+        answer = await _append(call, orjson.dumps([{"type": "user.message", "content": call.body.content}]))
+        if not call.body.stream:
+            return _sent(answer, published=call.published)
+        # From the message itself on: whatever happened between the append and the stream is replayed.
+        return EventStream(
+            call,
+            self._hub,
+            call.path["session_id"],
+            after_seq=answer.events[0].seq - 1,
+            delta_types=call.query["event_deltas[]"],
+            stop_after=lambda frame: frame.type == "session.status_idle",
+        )
+
+    async def stream_events(self, call: Call) -> EventStream:
+        """GET /v1/sessions/{session_id}/events/stream."""
+        return EventStream(
+            call,
+            self._hub,
+            call.path["session_id"],
+            after_seq=_cursor(call),
+            delta_types=call.query["event_deltas[]"],
+        )
+
+    async def stream_session(self, call: Call) -> EventStream:
+        """GET /v1/sessions/{session_id}/stream: the older spelling."""
+        return await self.stream_events(call)
+
+    def operations(self) -> tuple[Operation, ...]:
+        """The table of these routes."""
+        return (
+            Operation(
+                "GET",
+                "/v1/sessions/{session_id}/events",
+                list_events,
+                tag=TAG,
+                summary="List the events of a session",
+                query=(
+                    limit(maximum=MAX_PAGE),
+                    page(),
+                    text("after_id", max_length=128, description="The event after which to start."),
+                    many("types[]", max_items=100, names=("types",), description="Only these types."),
+                    choice("order", ("asc", "desc"), default="asc", description="By seq."),
+                    timestamp("created_at[gt]", description="Created after."),
+                    timestamp("created_at[gte]", description="Created at or after."),
+                    timestamp("created_at[lt]", description="Created before."),
+                    timestamp("created_at[lte]", description="Created at or before."),
+                ),
+                response=EventPage,
+            ),
+            Operation(
+                "POST",
+                "/v1/sessions/{session_id}/events",
+                self.send_events,
+                tag=TAG,
+                summary="Send events to a session",
+                description="All are stored or none: messages, interrupts, confirmations, tool results.",
+                body=EventsSend,
+                response=SentEvents,
+                idempotent_write=True,
+                max_body_bytes=MAX_SEND_BYTES,
+            ),
+            Operation(
+                "POST",
+                "/v1/sessions/{session_id}/messages",
+                self.send_message,
+                tag=TAG,
+                summary="Send a user message, and follow its turn if asked to",
+                query=(DELTAS,),
+                body=MessageSend,
+                response=SentEvents,
+                idempotent_write=True,
+                max_body_bytes=MAX_SEND_BYTES,
+                may_stream=True,
+            ),
+            *(
+                Operation(
+                    "GET",
+                    path,
+                    handler,
+                    tag=TAG,
+                    summary="Follow the events of a session",
+                    description="With `Last-Event-ID: n` everything after seq n comes first; without it, from now on.",
+                    query=(DELTAS,),
+                    stream=True,
+                )
+                for path, handler in (
+                    ("/v1/sessions/{session_id}/events/stream", self.stream_events),
+                    ("/v1/sessions/{session_id}/stream", self.stream_session),
+                )
+            ),
+        )
+
+
+async def list_events(call: Call) -> bytes:
+    """GET /v1/sessions/{session_id}/events."""
+    query = call.query
+    request = pb.ListEventsRequest(
+        session_id=call.path["session_id"],
+        page=Page(limit=query["limit"], cursor=query["page"]),
+        after_event_id=query["after_id"],
+        types=query["types[]"],
+        descending=query["order"] == "desc",
+        created_at_gt=query["created_at[gt]"],
+        created_at_gte=query["created_at[gte]"],
+        created_at_lt=query["created_at[lt]"],
+        created_at_lte=query["created_at[lte]"],
+    )
+    answer = await call.ask(call.clients.events.ListEvents, request)
+    return collection(_rendered(answer.events, published=call.published), answer.page_info)
+
+
+async def _append(call: Call, events_json: bytes) -> pb.AppendEventsResponse:
+    request = pb.AppendEventsRequest(
+        session_id=call.path["session_id"], events_json=events_json, idempotency=call.idempotency()
+    )
+    return await call.ask(call.clients.events.AppendEvents, request)
+
+
+def _rendered(events: Any, *, published: bool) -> list[bytes]:
+    if not published:
+        return [event.body for event in events]
+    return [render_event(event, published=True) for event in events if is_published(event.type)]
+
+
+def _sent(answer: pb.AppendEventsResponse, *, published: bool) -> bytes:
+    body = b'{"data":[%b]' % b",".join(_rendered(answer.events, published=published))
+    if not answer.steer_receipts_json:
+        return body + b"}"
+    receipts = orjson.loads(answer.steer_receipts_json)
+    accepted = all(receipt["state"] not in ("rejected", "conflict") for receipt in receipts)
+    steer = receipts[0] if len(receipts) == 1 else receipts
+    return body + b',"accepted":%b,"steer":%b}' % (b"true" if accepted else b"false", orjson.dumps(steer))
+
+
+def _cursor(call: Call) -> int | None:
+    value = call.headers.get(CURSOR_HEADER)
+    if value is None or value == "":
+        return None
+    if not (value.isascii() and value.isdigit() and len(value) <= 18):
+        raise InvalidRequest("Last-Event-ID must be the seq of an event: a whole number from 0.", field=CURSOR_HEADER)
+    return int(value)

@@ -1,0 +1,102 @@
+"""A real gateway over a real sessions service; runner and vault are small stand-ins behind gRPC."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from kit.nats import connect as connect_nats
+from kit.nats import connect as connect_nats
+from kit.rpc.server import Server
+from managed_agents.vault.v1 import vault_pb2
+from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceServicer, add_SettingsServiceServicer_to_server
+from managed_agents.worker.v1 import runner_pb2
+from managed_agents.worker.v1.runner_pb2_grpc import RunnerServiceServicer, add_RunnerServiceServicer_to_server
+from services.gateway.app import HttpServer, all_operations, create_app
+from services.gateway.clients import Clients, connect
+from services.gateway.config import GatewaySettings
+from services.gateway.streams import Hub
+from services.gateway.streams import Hub
+from services.sessions.app import MIGRATIONS
+from services.sessions.app import build as build_sessions
+from services.sessions.config import Settings as SessionsSettings
+
+
+class StandInRunner(RunnerServiceServicer):
+    """Offers two models and says what a runner can do."""
+
+    async def ListModels(self, request: Any, context: Any) -> runner_pb2.ListModelsResponse:
+        models = [
+            runner_pb2.Model(id="vendor/new:1b", display_name="New", created_at="2026-05-01T00:00:00Z"),
+            runner_pb2.Model(id="old", max_input_tokens=1000, max_output_tokens=100),
+        ]
+        return runner_pb2.ListModelsResponse(models=models)
+
+    async def DescribeRunner(self, request: Any, context: Any) -> runner_pb2.DescribeRunnerResponse:
+        return runner_pb2.DescribeRunnerResponse(
+            runner_id="runner_1", capacity=4, sandbox_kind="process", tools=["bash"], sandbox_providers=["local"]
+        )
+
+
+class StandInVault(SettingsServiceServicer):
+    """Holds one settings document."""
+
+    async def GetSettings(self, request: Any, context: Any) -> vault_pb2.GetSettingsResponse:
+        document = b'{"model":{"vendor":"openai","api_key":"********","default_model":"m"}}'
+        return vault_pb2.GetSettingsResponse(document_json=document)
+
+
+@dataclass
+class Gateway:
+    """A listening gateway."""
+
+    url: str
+    clients: Clients
+    server: HttpServer
+    services: dict[str, Any] = field(default_factory=dict)
+
+
+@pytest.fixture
+async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
+    """Sessions on a fresh database, the stand-ins, and the gateway on a port of its own."""
+    with tempfile.TemporaryDirectory(prefix="ma-gw-") as folder:
+        addresses = {name: f"unix:{Path(folder) / name}" for name in ("sessions", "vault", "runner")}
+        dsn = await make_database("sessions", MIGRATIONS)
+        sessions = await build_sessions(
+            SessionsSettings(listen=addresses["sessions"], database_url=dsn, nats_url=nats_url)
+        )
+        vault = Server(addresses["vault"], service="vault")
+        vault.add(add_SettingsServiceServicer_to_server, StandInVault())
+        runner = Server(addresses["runner"], service="runner")
+        runner.add(add_RunnerServiceServicer_to_server, StandInRunner())
+        named = {f"{name}_address": value for name, value in addresses.items()}
+        settings = GatewaySettings(port=0, shutdown_seconds=2, **named)
+        clients = connect(settings.addresses(), token=None, call_seconds=settings.call_seconds)
+        nats = await connect_nats(nats_url, "gateway")
+        hub = Hub(nats, clients.events)
+        server = HttpServer(create_app(settings, clients, all_operations(settings, hub)), settings)
+        parts = {"vault": vault, "runner": runner, "sessions": sessions, "http": server}
+        try:
+            for part in parts.values():
+                await part.start()
+            yield Gateway(f"http://127.0.0.1:{server.port}", clients, server, parts)
+        finally:
+            await hub.close()
+            for part in reversed(parts.values()):
+                await part.stop()
+            await nats.close()
+            await clients.close()
+            await nats.close()
+
+
+@pytest.fixture
+async def http(gateway: Gateway) -> AsyncIterator[httpx2.AsyncClient]:
+    """A plain caller."""
+    async with httpx2.AsyncClient(base_url=gateway.url) as client:
+        yield client
