@@ -67,7 +67,7 @@ def _schema_of(config: Tool, field: str) -> tuple[Any, str]:
     schema, alias = config.get("input_schema"), config.get("parameters")
     if schema is not None and alias is not None and schema != alias:
         raise InvalidRequest(
-            f"{field} gives different schemas as input_schema and parameters; send one of them.",
+            f"{field}.input_schema and {field}.parameters are different schemas; send one of them.",
             field=f"{field}.parameters",
         )
     return (alias, "parameters") if schema is None and alias is not None else (schema, "input_schema")
@@ -110,7 +110,8 @@ def _check_schema(schema: Any, field: str, name: str) -> None:
         raise InvalidRequest(f"{field}.properties must be an object.", field=f"{field}.properties")
     for key, part in (properties or {}).items():
         if not isinstance(part, dict | bool):
-            raise InvalidRequest(f"{field}.properties.{key} must be a JSON schema.", field=f"{field}.properties.{key}")
+            path = f"{field}.properties.{shape.shown(key)}"
+            raise InvalidRequest(f"{path} must be a JSON schema.", field=path)
     required = schema.get("required")
     if required is not None and not (isinstance(required, list) and all(isinstance(item, str) for item in required)):
         raise InvalidRequest(f"{field}.required must be an array of strings.", field=f"{field}.required")

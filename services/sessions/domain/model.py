@@ -7,6 +7,7 @@ defaulted silently: a speed or effort outside its set is refused under its own r
 
 from typing import Any
 
+from services.sessions.domain import shape
 from services.sessions.domain.errors import InvalidModel, InvalidModelEffort, InvalidModelSpeed, UnsupportedModelField
 
 MAX_MODEL_CHARACTERS = 256
@@ -57,9 +58,8 @@ def _object(value: Any, field: str) -> Model:
         )
     for key in value:
         if key not in FIELDS and not (key == "inference_geo" and value[key] is None):
-            raise UnsupportedModelField(
-                f"{field}.{key} is not supported. Known fields: {', '.join(FIELDS)}.", field=f"{field}.{key}"
-            )
+            path = f"{field}.{shape.shown(key)}"
+            raise UnsupportedModelField(f"{path} is not supported. Known fields: {', '.join(FIELDS)}.", field=path)
     given: Model = {}
     if "id" in value:
         given["id"] = _identifier(value["id"], f"{field}.id")

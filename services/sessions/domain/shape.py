@@ -11,6 +11,7 @@ from typing import Any
 from services.sessions.domain.session_errors import InvalidRequest, UnknownField
 
 MAX_DEPTH = 64
+MAX_SHOWN_CHARACTERS = 64
 
 
 def text(value: Any, field: str, *, minimum: int = 0, maximum: int) -> str:
@@ -44,7 +45,7 @@ def known_only(value: dict[str, Any], field: str, accepted: Collection[str]) -> 
     """Refuses the first key that nothing would act on; `field` is empty for the body itself."""
     for key in value:
         if key not in accepted:
-            path = f"{field}.{key}" if field else key
+            path = f"{field}.{shown(key)}" if field else shown(key)
             raise UnknownField(f"{path} is not a known field. Known fields: {', '.join(accepted)}.", field=path)
 
 
@@ -80,25 +81,29 @@ def one_of(value: Any, field: str, accepted: Collection[str]) -> str:
     return value
 
 
+def shown(text_of_caller: str) -> str:
+    """Foreign text as a message may repeat it: short, since messages travel in headers."""
+    if len(text_of_caller) <= MAX_SHOWN_CHARACTERS:
+        return text_of_caller
+    return text_of_caller[:MAX_SHOWN_CHARACTERS] + "…"
+
+
 def free_form(value: Any, field: str) -> None:
     """Any JSON below the nesting limit that holds no NUL character, not even in a key."""
-    for path, depth, leaf in _walk(value, field):
+    for depth, leaf in _walk(value):
         if depth > MAX_DEPTH:
             raise InvalidRequest(f"{field} is nested deeper than {MAX_DEPTH} levels.", field=field)
         if isinstance(leaf, str) and "\x00" in leaf:
-            raise InvalidRequest(f"{path} must not contain NUL characters.", field=field)
+            raise InvalidRequest(f"{field} must not contain NUL characters.", field=field)
 
 
-def _walk(value: Any, field: str) -> Iterator[tuple[str, int, Any]]:
-    waiting: list[tuple[str, int, Any]] = [(field, 0, value)]
+def _walk(value: Any) -> Iterator[tuple[int, Any]]:
+    waiting: list[tuple[int, Any]] = [(0, value)]
     while waiting:
-        path, depth, node = waiting.pop()
-        yield path, depth, node
-        if depth > MAX_DEPTH:
-            continue
+        depth, node = waiting.pop()
+        yield depth, node
         if isinstance(node, dict):
-            for key, child in node.items():
-                yield path, depth, key
-                waiting.append((f"{path}.{key}", depth + 1, child))
+            yield from ((depth, key) for key in node)
+            waiting.extend((depth + 1, child) for child in node.values())
         elif isinstance(node, list):
-            waiting.extend((f"{path}.{index}", depth + 1, child) for index, child in enumerate(node))
+            waiting.extend((depth + 1, child) for child in node)
