@@ -12,9 +12,12 @@ from typing import Any
 
 import orjson
 
-from services.sessions.domain import turn_events
+from services.sessions.domain import answers, turn_events
 from services.sessions.domain.log import Draft, LoggedEvent, render
 from services.sessions.domain.session_state import SessionState, Status, TurnState, UnreadInput
+
+END_TURN = {"type": "end_turn"}
+RETRIES_EXHAUSTED = {"type": "retries_exhausted"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +181,14 @@ class Move:
         state.interrupt_seq = 0
         state.pending = ()
         self.stop_running()
+
+    def input_waits(self) -> bool:
+        """Whether a message waits that is to start, or to go on with, a turn."""
+        return any(entry.starts_turn for entry in self.state.unread)
+
+    def give_up_calls(self) -> None:
+        """Gives every parked call that will not be executed a result, so that the context stays sound."""
+        for call in answers.without_result(self.state.pending):
+            self.write("agent.tool_result", turn_events.interrupted_result(call))
+            self.state.input_seq = self.state.last_seq
+        self.state.pending = ()

@@ -6,7 +6,7 @@ One value of this is loaded under the session's row lock, moved by the state mac
 
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
+from enum import Enum, StrEnum
 
 
 class Status(StrEnum):
@@ -105,3 +105,22 @@ class SessionState:
     active_seconds: float = 0.0
     running_since: datetime | None = None
     traceparent: str = ""
+
+
+class Phase(Enum):
+    """Where a session stands, for the table above."""
+
+    IDLE = "idle"
+    READY = "ready"
+    LEASED = "leased"
+    PARKED = "parked"
+    ENDED = "ended"
+
+
+def phase_of(state: SessionState) -> Phase:
+    """The phase of a state."""
+    if state.archived_at or state.deleted_at or state.status in (Status.TERMINATED, Status.TIMED_OUT):
+        return Phase.ENDED
+    if state.status is Status.REQUIRES_ACTION:
+        return Phase.PARKED
+    return {TurnState.NONE: Phase.IDLE, TurnState.READY: Phase.READY, TurnState.LEASED: Phase.LEASED}[state.turn_state]

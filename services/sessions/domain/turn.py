@@ -13,9 +13,9 @@
                             input waits     last answer
     ENDED      refused      refused         refused         refused         refused           nothing moves
 
-READY is fresh until a runner has held the turn, or where it was not resumed by answers:
-then no call can be open, and an interrupt ends it without a runner. Otherwise the runner
-that gets the turn closes it, since it knows how far it came.
+READY is fresh until a runner has held the turn, unless answers resumed it: no call can be
+open then, and an interrupt ends the turn without a runner. Otherwise the runner that gets
+the turn closes it, since it knows how far it came.
 
 Epochs: a grant takes the next one, and so does everything that takes a turn from its
 holder. A turn that ends by its own append keeps its epoch; so an append with the current
@@ -26,43 +26,31 @@ epoch is stale.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import Any
 
 import orjson
 
-from services.sessions.domain import answers, turn_events
-from services.sessions.domain.inbound import (
-    SYSTEM_MESSAGE,
-    USER_CUSTOM_TOOL_RESULT,
-    USER_INTERRUPT,
-    USER_MESSAGE,
-    USER_TOOL_CONFIRMATION,
-    ClientEvent,
-)
+from services.sessions.domain import inputs, turn_events
+from services.sessions.domain.inbound import ClientEvent
 from services.sessions.domain.log import Draft
-from services.sessions.domain.move import Move, Moved, Signal
-from services.sessions.domain.session_errors import InvalidSystemMessage, SessionEnded, SessionRunning
-from services.sessions.domain.session_state import PendingCall, SessionState, Status, TokenUsage, TurnState
+from services.sessions.domain.move import END_TURN, RETRIES_EXHAUSTED, Move, Moved
+from services.sessions.domain.session_errors import SessionEnded, SessionRunning
+from services.sessions.domain.session_state import (
+    PendingCall,
+    Phase,
+    SessionState,
+    Status,
+    TokenUsage,
+    TurnState,
+    phase_of,
+)
 from services.sessions.domain.turn_errors import TurnLeaseLost
 
 # Grants of one turn that may be lost before the turn is given up.
 MAX_LOST_ATTEMPTS = 3
 
-END_TURN = {"type": "end_turn"}
-RETRIES_EXHAUSTED = {"type": "retries_exhausted"}
-
 NewId = Callable[[], str]
-
-
-class Phase(Enum):
-    """Where a session stands, for the table above."""
-
-    IDLE = "idle"
-    READY = "ready"
-    LEASED = "leased"
-    PARKED = "parked"
-    ENDED = "ended"
 
 
 class EndKind(StrEnum):
@@ -103,28 +91,16 @@ class MayBeRepeat(Exception):
     """Whether an append is a repeat depends on which of its events are stored."""
 
 
-def phase_of(state: SessionState) -> Phase:
-    """The phase of a state."""
-    if state.archived_at or state.deleted_at or state.status in (Status.TERMINATED, Status.TIMED_OUT):
-        return Phase.ENDED
-    if state.status is Status.REQUIRES_ACTION:
-        return Phase.PARKED
-    return {TurnState.NONE: Phase.IDLE, TurnState.READY: Phase.READY, TurnState.LEASED: Phase.LEASED}[state.turn_state]
-
-
 def append_client_events(
     state: SessionState, events: list[ClientEvent], now: datetime, new_id: NewId, *, traceparent: str = ""
 ) -> Moved:
     """Stores what a client sent, all or none, and starts, feeds, answers or interrupts the turn."""
+    if phase_of(state) is Phase.ENDED:
+        raise SessionEnded(f"Session {state.id} has ended and takes no events.", session_id=state.id)
     move = Move(state, now, new_id)
-    waiting_before = state.pending
     for event in events:
-        phase = phase_of(move.state)
-        handle = _CLIENT_TABLE.get((phase, event.type), _store)
-        if phase is Phase.ENDED:
-            raise SessionEnded(f"Session {state.id} has ended and takes no events.", session_id=state.id)
-        handle(move, Draft(new_id(), event.type, orjson.dumps(event.fields)), event, traceparent)
-    if phase_of(move.state) is Phase.PARKED and move.state.pending != waiting_before:
+        inputs.take(move, Draft(new_id(), event.type, orjson.dumps(event.fields)), event, traceparent)
+    if phase_of(move.state) is Phase.PARKED and move.state.pending != state.pending:
         move.write_waiting()
     return move.finish()
 
@@ -273,88 +249,11 @@ def _answer_repeat(state: SessionState, command: TurnAppend) -> Moved:
     return Moved(before=state, state=state, ended=True)
 
 
-# What each kind of client event does in each phase; an event that is not listed is stored and
-# does nothing else.
-
-
-def _store(move: Move, draft: Draft, _event: ClientEvent, _traceparent: str) -> None:
-    move.append_input(draft)
-
-
-def _start(move: Move, draft: Draft, _event: ClientEvent, traceparent: str) -> None:
-    move.append_input(draft)
-    move.begin_turn(traceparent)
-
-
-def _queue(move: Move, draft: Draft, _event: ClientEvent, _traceparent: str) -> None:
-    # What comes in one request with the event that starts the turn is read with it.
-    move.append_input(draft, read=move.running_is_due, starts_turn=draft.type == USER_MESSAGE)
-    state = move.state
-    if state.turn_state is TurnState.LEASED:
-        move.signal = move.signal or Signal(state.turn_holder, state.id, state.turn_epoch)
-
-
-def _refuse_while_parked(move: Move, _draft: Draft, _event: ClientEvent, _traceparent: str) -> None:
-    raise InvalidSystemMessage(
-        "A session that waits for answers takes no system.message; answer the pending calls first.",
-        session_id=move.state.id,
-    )
-
-
-def _interrupt_waiting(move: Move, draft: Draft, event: ClientEvent, traceparent: str) -> None:
-    if move.state.turn_attempt or move.state.pending:
-        _interrupt_held(move, draft, event, traceparent)
-        return
-    move.append_input(draft)
-    if not _input_waits(move):
-        move.close_turn(END_TURN)
-
-
-def _interrupt_held(move: Move, draft: Draft, _event: ClientEvent, _traceparent: str) -> None:
-    logged = move.append_input(draft)
-    state = move.state
-    state.interrupt_seq = logged.seq
-    if state.turn_state is TurnState.LEASED:
-        move.signal = Signal(state.turn_holder, state.id, state.turn_epoch, interrupt_seq=logged.seq)
-
-
-def _interrupt_parked(move: Move, draft: Draft, _event: ClientEvent, traceparent: str) -> None:
-    move.append_input(draft)
-    _give_up_calls(move)
-    if _input_waits(move):
-        move.begin_turn(traceparent)
-    else:
-        move.close_turn(END_TURN)
-
-
-def _answer(move: Move, draft: Draft, event: ClientEvent, traceparent: str) -> None:
-    call, fields = answers.match(move.state, event)
-    move.append_input(replace(draft, fields=orjson.dumps(fields)))
-    move.state.pending = answers.answered(move.state.pending, call)
-    if all(pending.answered for pending in move.state.pending):
-        move.begin_turn(traceparent)
-
-
-_CLIENT_TABLE: dict[tuple[Phase, str], Callable[[Move, Draft, ClientEvent, str], None]] = {
-    (Phase.IDLE, USER_MESSAGE): _start,
-    (Phase.READY, USER_MESSAGE): _queue,
-    (Phase.LEASED, USER_MESSAGE): _queue,
-    (Phase.PARKED, USER_MESSAGE): _queue,
-    (Phase.READY, SYSTEM_MESSAGE): _queue,
-    (Phase.LEASED, SYSTEM_MESSAGE): _queue,
-    (Phase.PARKED, SYSTEM_MESSAGE): _refuse_while_parked,
-    (Phase.READY, USER_INTERRUPT): _interrupt_waiting,
-    (Phase.LEASED, USER_INTERRUPT): _interrupt_held,
-    (Phase.PARKED, USER_INTERRUPT): _interrupt_parked,
-    **{(phase, answer): _answer for phase in Phase for answer in (USER_TOOL_CONFIRMATION, USER_CUSTOM_TOOL_RESULT)},
-}
-
-
 # How a turn ends; each answers whether it is over.
 
 
 def _end_or_go_on(move: Move, end: End) -> bool:
-    if _input_waits(move):
+    if move.input_waits():
         move.state.interrupt_seq = 0
         move.state.turn_attempt = 1
         return False
@@ -377,7 +276,7 @@ def _end_parked(move: Move, end: End) -> bool:
         move.park_turn()
         return True
     # The interrupt came while the runner was about to park.
-    _give_up_calls(move)
+    move.give_up_calls()
     return _end_or_go_on(move, End(EndKind.INTERRUPTED))
 
 
@@ -389,15 +288,3 @@ _END_TABLE: dict[EndKind, Callable[[Move, End], bool]] = {
     EndKind.FAILED: _end_failed,
     EndKind.REQUIRES_ACTION: _end_parked,
 }
-
-
-def _input_waits(move: Move) -> bool:
-    return any(entry.starts_turn for entry in move.state.unread)
-
-
-def _give_up_calls(move: Move) -> None:
-    """Gives every call that will not be executed a result, so that the context stays sound."""
-    for call in answers.without_result(move.state.pending):
-        move.write("agent.tool_result", turn_events.interrupted_result(call))
-        move.state.input_seq = move.state.last_seq
-    move.state.pending = ()

@@ -1,0 +1,98 @@
+"""What each kind of client event does to a session in each phase."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import orjson
+
+from services.sessions.domain import answers
+from services.sessions.domain.inbound import (
+    SYSTEM_MESSAGE,
+    USER_CUSTOM_TOOL_RESULT,
+    USER_INTERRUPT,
+    USER_MESSAGE,
+    USER_TOOL_CONFIRMATION,
+    ClientEvent,
+)
+from services.sessions.domain.log import Draft
+from services.sessions.domain.move import END_TURN, Move, Signal
+from services.sessions.domain.session_errors import InvalidSystemMessage
+from services.sessions.domain.session_state import Phase, TurnState, phase_of
+
+
+def take(move: Move, draft: Draft, event: ClientEvent, traceparent: str) -> None:
+    """Stores one client event and does what it asks for; an event outside the table is only stored."""
+    _CLIENT_TABLE.get((phase_of(move.state), event.type), _store)(move, draft, event, traceparent)
+
+
+def _store(move: Move, draft: Draft, _event: ClientEvent, _traceparent: str) -> None:
+    move.append_input(draft)
+
+
+def _start(move: Move, draft: Draft, _event: ClientEvent, traceparent: str) -> None:
+    move.append_input(draft)
+    move.begin_turn(traceparent)
+
+
+def _queue(move: Move, draft: Draft, _event: ClientEvent, _traceparent: str) -> None:
+    # What comes in one request with the event that starts the turn is read with it.
+    move.append_input(draft, read=move.running_is_due, starts_turn=draft.type == USER_MESSAGE)
+    state = move.state
+    if state.turn_state is TurnState.LEASED:
+        move.signal = move.signal or Signal(state.turn_holder, state.id, state.turn_epoch)
+
+
+def _refuse_while_parked(move: Move, _draft: Draft, _event: ClientEvent, _traceparent: str) -> None:
+    raise InvalidSystemMessage(
+        "A session that waits for answers takes no system.message; answer the pending calls first.",
+        session_id=move.state.id,
+    )
+
+
+def _interrupt_waiting(move: Move, draft: Draft, event: ClientEvent, traceparent: str) -> None:
+    if move.state.turn_attempt or move.state.pending:
+        _interrupt_held(move, draft, event, traceparent)
+        return
+    move.append_input(draft)
+    if not move.input_waits():
+        move.close_turn(END_TURN)
+
+
+def _interrupt_held(move: Move, draft: Draft, _event: ClientEvent, _traceparent: str) -> None:
+    logged = move.append_input(draft)
+    state = move.state
+    state.interrupt_seq = logged.seq
+    if state.turn_state is TurnState.LEASED:
+        move.signal = Signal(state.turn_holder, state.id, state.turn_epoch, interrupt_seq=logged.seq)
+
+
+def _interrupt_parked(move: Move, draft: Draft, _event: ClientEvent, traceparent: str) -> None:
+    move.append_input(draft)
+    move.give_up_calls()
+    if move.input_waits():
+        move.begin_turn(traceparent)
+    else:
+        move.close_turn(END_TURN)
+
+
+def _answer(move: Move, draft: Draft, event: ClientEvent, traceparent: str) -> None:
+    call, fields = answers.match(move.state, event)
+    move.append_input(replace(draft, fields=orjson.dumps(fields)))
+    move.state.pending = answers.answered(move.state.pending, call)
+    if all(pending.answered for pending in move.state.pending):
+        move.begin_turn(traceparent)
+
+
+_CLIENT_TABLE: dict[tuple[Phase, str], Callable[[Move, Draft, ClientEvent, str], None]] = {
+    (Phase.IDLE, USER_MESSAGE): _start,
+    (Phase.READY, USER_MESSAGE): _queue,
+    (Phase.LEASED, USER_MESSAGE): _queue,
+    (Phase.PARKED, USER_MESSAGE): _queue,
+    (Phase.READY, SYSTEM_MESSAGE): _queue,
+    (Phase.LEASED, SYSTEM_MESSAGE): _queue,
+    (Phase.PARKED, SYSTEM_MESSAGE): _refuse_while_parked,
+    (Phase.READY, USER_INTERRUPT): _interrupt_waiting,
+    (Phase.LEASED, USER_INTERRUPT): _interrupt_held,
+    (Phase.PARKED, USER_INTERRUPT): _interrupt_parked,
+    **{(phase, answer): _answer for phase in Phase for answer in (USER_TOOL_CONFIRMATION, USER_CUSTOM_TOOL_RESULT)},
+}

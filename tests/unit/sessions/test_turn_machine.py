@@ -1,0 +1,347 @@
+"""Whatever the order of messages, interrupts, answers, appends, crashes and stops: the log stays sound.
+
+A random history is played against the state machine. After each step the log has no gap,
+every running is closed before the next, the state satisfies the table's constraints, no
+input is lost, and no parked call is left without a result.
+"""
+
+import itertools
+from datetime import UTC, datetime, timedelta
+
+import orjson
+import pytest
+from hypothesis import settings, strategies
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from services.sessions.domain import turn
+from services.sessions.domain.inbound import ClientEvent
+from services.sessions.domain.log import Draft
+from services.sessions.domain.move import Moved
+from services.sessions.domain.session_errors import InvalidSystemMessage, SessionEnded, SessionRunning
+from services.sessions.domain.session_state import CallKind, PendingCall, Phase, SessionState, Status, TurnState
+from services.sessions.domain.turn_errors import ToolCallNotPending, TurnLeaseLost
+
+START = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
+MESSAGE = ClientEvent("user.message", {"content": [{"type": "text", "text": "go"}]})
+SYSTEM = ClientEvent("system.message", {"content": [{"type": "text", "text": "brief"}]})
+INTERRUPT = ClientEvent("user.interrupt", {})
+# What may follow each public status in the log.
+NEXT = {
+    "new": {"running", "terminated", "deleted"},
+    "running": {"idle", "rescheduled", "terminated"},
+    "rescheduled": {"running", "idle", "terminated"},
+    "idle": {"running", "idle", "terminated", "deleted"},
+    "terminated": {"deleted"},
+    "deleted": set(),
+}
+
+
+def answer_to(call: PendingCall, named: str) -> ClientEvent:
+    if call.kind is CallKind.CUSTOM:
+        return ClientEvent("user.custom_tool_result", {"custom_tool_use_id": named})
+    return ClientEvent("user.tool_confirmation", {"tool_use_id": named, "result": "allow"})
+
+
+class Histories(RuleBasedStateMachine):
+    """One session, and what a runner believes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = itertools.count(1)
+        self.moments = itertools.count(1)
+        self.state = SessionState("wrkspc_default", "sess_1", "sthr_1", "tester", START, START)
+        self.log: list[dict] = []
+        self.messages: set[int] = set()
+        self.read: set[int] = set()
+        self.parked: dict[str, PendingCall] = {}
+        self.epochs_of_events: list[int] = []
+        self.last_append: turn.TurnAppend | None = None
+        self.ended_epochs: set[int] = set()
+
+    def new_id(self) -> str:
+        return f"sevt_{next(self.numbers)}"
+
+    def now(self) -> datetime:
+        # Clocks of replicas differ: some moments lie before the last one.
+        number = next(self.moments)
+        return START + timedelta(milliseconds=number * 10 - (25 if number % 7 == 0 else 0))
+
+    def keep(self, moved: Moved) -> Moved:
+        assert moved.before == self.state
+        assert moved.state.turn_epoch >= self.state.turn_epoch
+        self.log.extend(orjson.loads(event.body) for event in moved.events)
+        for event in moved.events:
+            if event.type == "user.message":
+                self.messages.add(event.seq)
+                if orjson.loads(event.body)["processed_at"] is not None:
+                    self.read.add(event.seq)
+        assert not set(moved.read) & self.read, "an input was read twice"
+        self.read.update(seq for seq in moved.read if seq in self.messages)
+        self.state = moved.state
+        return moved
+
+    def send(self, *events: ClientEvent) -> Moved | None:
+        command = (self.state, list(events), self.now(), self.new_id)
+        if turn.phase_of(self.state) is Phase.ENDED:
+            with pytest.raises(SessionEnded):
+                turn.append_client_events(*command)
+            return None
+        return self.keep(turn.append_client_events(*command))
+
+    @rule(count=strategies.integers(1, 3))
+    def message(self, count: int) -> None:
+        before = turn.phase_of(self.state)
+        moved = self.send(*[MESSAGE] * count)
+        if moved is not None and before is Phase.IDLE:
+            assert turn.phase_of(self.state) is Phase.READY
+            assert not self.state.unread
+
+    @rule()
+    def message_with_system(self) -> None:
+        if turn.phase_of(self.state) is Phase.PARKED:
+            with pytest.raises(InvalidSystemMessage):
+                self.send(MESSAGE, SYSTEM)
+        else:
+            self.send(MESSAGE, SYSTEM)
+
+    @rule()
+    def interrupt(self) -> None:
+        before = self.state
+        phase = turn.phase_of(before)
+        moved = self.send(INTERRUPT)
+        if moved is None:
+            return
+        if phase is Phase.IDLE:
+            assert [event.type for event in moved.events] == ["user.interrupt"]
+        if phase is Phase.LEASED:
+            assert moved.signal is not None and moved.signal.interrupt_seq == self.state.interrupt_seq
+        if phase is Phase.PARKED:
+            assert turn.phase_of(self.state) in (Phase.IDLE, Phase.READY)
+            self.close_calls()
+
+    @rule(change_of_mind=strategies.booleans())
+    def message_and_interrupt(self, change_of_mind: bool) -> None:
+        parked = turn.phase_of(self.state) is Phase.PARKED
+        moved = self.send(MESSAGE, INTERRUPT, *([MESSAGE] if change_of_mind else []))
+        if moved is not None and parked:
+            self.close_calls()
+
+    @rule(by_block=strategies.booleans(), index=strategies.integers(0, 3))
+    def answer(self, by_block: bool, index: int) -> None:
+        waiting = [call for call in self.state.pending if not call.answered]
+        if turn.phase_of(self.state) is not Phase.PARKED or index >= len(waiting):
+            return
+        call = waiting[index]
+        moved = self.send(answer_to(call, call.block_id if by_block else call.event_id))
+        assert moved is not None
+        stored = orjson.loads(moved.events[0].body)
+        field = "custom_tool_use_id" if call.kind is CallKind.CUSTOM else "tool_use_id"
+        assert stored[field] == call.event_id
+        assert stored["metadata"][field] == call.block_id
+        if len(waiting) == 1:
+            assert turn.phase_of(self.state) is Phase.READY
+            # The runner executes what was allowed; here it counts as done.
+            self.parked.clear()
+        else:
+            remaining = [entry.event_id for entry in waiting if entry is not call]
+            assert orjson.loads(moved.events[-1].body)["stop_reason"]["event_ids"] == remaining
+
+    @rule()
+    def wrong_answers(self) -> None:
+        if turn.phase_of(self.state) is Phase.ENDED:
+            return
+        unknown = PendingCall("sevt_unknown", "toolu_unknown", CallKind.CONFIRMATION)
+        wrong = [answer_to(unknown, unknown.event_id), answer_to(unknown, unknown.block_id)]
+        for call in self.state.pending:
+            if call.answered:
+                wrong.append(answer_to(call, call.event_id))
+            elif call.kind is CallKind.CUSTOM:
+                wrong.append(ClientEvent("user.tool_confirmation", {"tool_use_id": call.event_id, "result": "deny"}))
+        for event in wrong:
+            with pytest.raises(ToolCallNotPending):
+                turn.append_client_events(self.state, [event], self.now(), self.new_id)
+
+    @precondition(lambda self: self.state.turn_state is TurnState.READY)
+    @rule(at_once=strategies.booleans())
+    def grant(self, at_once: bool) -> None:
+        before = self.state.turn_epoch
+        runner = f"runner_{next(self.numbers)}"
+        if at_once and self.state.status is Status.RUNNING:
+            moved = Moved(self.state, self.state)
+            self.keep(turn.grant_at_once(moved, runner))
+        else:
+            self.keep(turn.grant(self.state, runner, self.now(), self.new_id))
+        assert self.state.turn_epoch == before + 1
+        self.last_append = None
+
+    def append(self, command: turn.TurnAppend) -> Moved:
+        self.last_append = command
+        return self.keep(turn.append_turn_events(self.state, command, self.now(), self.new_id))
+
+    @precondition(lambda self: self.state.turn_state is TurnState.LEASED)
+    @rule(
+        lag=strategies.integers(0, 4),
+        kind=strategies.sampled_from([None, *turn.EndKind]),
+        calls=strategies.integers(1, 3),
+    )
+    def model_request(self, lag: int, kind: turn.EndKind | None, calls: int) -> None:
+        known = max(0, self.state.last_seq - lag)
+        drafts = [Draft(self.new_id(), "span.model_request_start"), Draft(self.new_id(), "agent.message")]
+        end = None
+        if kind is turn.EndKind.REQUIRES_ACTION:
+            parked = tuple(
+                PendingCall(self.new_id(), f"toolu_{next(self.numbers)}", list(CallKind)[number % 2])
+                for number in range(calls)
+            )
+            drafts.extend(Draft(call.event_id, "agent.tool_use") for call in parked)
+            self.parked.update({call.event_id: call for call in parked})
+            end = turn.End(kind, parked)
+        elif kind is not None:
+            end = turn.End(kind)
+        interrupted = self.state.interrupt_seq
+        moved = self.append(turn.TurnAppend(self.state.turn_epoch, known, tuple(drafts), None, end))
+        assert [event.id for event in moved.events[:2]] == [draft.id for draft in drafts[:2]]
+        if end is not None and moved.ended:
+            self.ended_epochs.add(self.state.turn_epoch)
+            assert self.state.turn_state is TurnState.NONE
+        if kind is turn.EndKind.REQUIRES_ACTION and interrupted:
+            self.close_calls()
+        if kind in (turn.EndKind.END_TURN, turn.EndKind.INTERRUPTED) and not moved.ended:
+            assert any(entry.starts_turn for entry in self.state.unread)
+
+    @rule()
+    def repeat_the_last_append(self) -> None:
+        """The answer was lost on its way, so the runner asks again."""
+        command = self.last_append
+        if command is None or command.epoch != self.state.turn_epoch:
+            return
+        if self.state.turn_state is TurnState.LEASED and command.end is not None:
+            return
+        stored = frozenset(draft.id for draft in command.events)
+        repeated = turn.TurnAppend(command.epoch, command.known_seq, command.events, None, command.end, stored)
+        if self.state.turn_state is not TurnState.LEASED:
+            with pytest.raises(turn.MayBeRepeat):
+                turn.append_turn_events(self.state, command, self.now(), self.new_id)
+        moved = turn.append_turn_events(self.state, repeated, self.now(), self.new_id)
+        assert not moved.events
+        self.keep(moved)
+
+    @rule(back=strategies.integers(1, 3))
+    def stale_append(self, back: int) -> None:
+        epoch = self.state.turn_epoch - back
+        command = turn.TurnAppend(epoch, self.state.last_seq, (Draft(self.new_id(), "agent.message"),))
+        with pytest.raises(TurnLeaseLost):
+            turn.append_turn_events(self.state, command, self.now(), self.new_id)
+
+    @rule()
+    def append_without_lease(self) -> None:
+        if self.state.turn_state is TurnState.LEASED:
+            return
+        draft = Draft(self.new_id(), "agent.message")
+        command = turn.TurnAppend(self.state.turn_epoch, 0, (draft,), stored_ids=frozenset())
+        with pytest.raises(TurnLeaseLost):
+            turn.append_turn_events(self.state, command, self.now(), self.new_id)
+
+    @precondition(lambda self: self.state.turn_state is TurnState.LEASED)
+    @rule()
+    def expire(self) -> None:
+        attempt = self.state.turn_attempt
+        self.keep(turn.expire(self.state, self.now(), self.new_id))
+        given_up = attempt >= turn.MAX_LOST_ATTEMPTS
+        assert self.state.status is (Status.IDLE if given_up else Status.RESCHEDULING)
+
+    @precondition(lambda self: self.state.turn_state is TurnState.LEASED)
+    @rule()
+    def release(self) -> None:
+        with pytest.raises(TurnLeaseLost):
+            turn.release(self.state, self.state.turn_epoch - 1, self.now(), self.new_id)
+        moved = self.keep(turn.release(self.state, self.state.turn_epoch, self.now(), self.new_id))
+        assert not moved.events
+
+    @rule(
+        how=strategies.sampled_from(["stop", "archive", "delete", "delete published"]), sure=strategies.integers(0, 9)
+    )
+    def end_session(self, how: str, sure: int) -> None:
+        if sure or self.state.deleted_at:
+            return
+        running = self.state.turn_state is not TurnState.NONE
+        if how == "stop":
+            self.keep(turn.stop(self.state, self.now(), self.new_id))
+        elif how == "delete":
+            self.keep(turn.delete(self.state, self.now(), self.new_id, refuse_running=False))
+        else:
+            move = (
+                (lambda: turn.archive(self.state, self.now(), self.new_id))
+                if how == "archive"
+                else (lambda: turn.delete(self.state, self.now(), self.new_id, refuse_running=True))
+            )
+            if running:
+                with pytest.raises(SessionRunning):
+                    move()
+                return
+            self.keep(move())
+        self.parked.clear()
+
+    def close_calls(self) -> None:
+        results = {event["tool_use_id"] for event in self.log if event["type"] == "agent.tool_result"}
+        answered = {e["custom_tool_use_id"] for e in self.log if e["type"] == "user.custom_tool_result"}
+        for event_id in self.parked:
+            assert event_id in results | answered, "a parked call was left without a result"
+        self.parked.clear()
+
+    @invariant()
+    def the_log_has_no_gap_and_no_event_twice(self) -> None:
+        assert [event["seq"] for event in self.log] == list(range(1, self.state.last_seq + 1))
+        assert len({event["id"] for event in self.log}) == len(self.log)
+        moments = [event["created_at"] for event in self.log]
+        assert moments == sorted(moments)
+
+    @invariant()
+    def every_running_is_closed_once(self) -> None:
+        standing = "new"
+        for event in self.log:
+            kind = event["type"]
+            following = kind.removeprefix("session.status_") if kind.startswith("session.status_") else None
+            following = "deleted" if kind == "session.deleted" else following
+            if following is not None:
+                assert following in NEXT[standing], f"{following} after {standing}"
+                standing = following
+        expected = {
+            "new": {Status.IDLE},
+            "running": {Status.RUNNING},
+            "rescheduled": {Status.RESCHEDULING},
+            "idle": {Status.IDLE, Status.REQUIRES_ACTION},
+            "terminated": {Status.TERMINATED},
+            "deleted": set(Status),
+        }
+        assert self.state.status in expected[standing]
+
+    @invariant()
+    def each_idle_comes_with_its_usage(self) -> None:
+        for index, event in enumerate(self.log):
+            if event["type"] == "session.status_idle":
+                before = [entry["type"] for entry in self.log[index - 2 : index]]
+                assert before == ["session.thread_status_idle", "session.usage"]
+                assert event["metadata"]["stop_reason"] == event["stop_reason"]
+
+    @invariant()
+    def the_state_is_one_that_the_table_takes(self) -> None:
+        state = self.state
+        assert (state.status in (Status.RUNNING, Status.RESCHEDULING)) == (state.turn_state is not TurnState.NONE)
+        assert (state.status is Status.RUNNING) == (state.running_since is not None)
+        assert state.turn_state is not TurnState.LEASED or state.turn_holder
+        assert state.active_seconds >= 0
+        if state.status is Status.REQUIRES_ACTION:
+            assert any(not call.answered for call in state.pending)
+
+    @invariant()
+    def no_input_is_lost(self) -> None:
+        unread = {entry.seq for entry in self.state.unread if entry.starts_turn}
+        assert self.messages == self.read | unread
+        assert not self.read & unread
+        if turn.phase_of(self.state) is Phase.IDLE:
+            assert not unread, "a message waits for a turn that nobody starts"
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(max_examples=400, stateful_step_count=40, deadline=None)
