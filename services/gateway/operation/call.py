@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope
 
+from kit.errors import DeadlineExceeded, Unavailable
 from managed_agents.sessions.v1.common_pb2 import Idempotency
 
 from ..admission.credentials import Principal
@@ -18,6 +19,7 @@ from ..errors import InvalidRequest
 MAX_KEY_LENGTH = 255
 KEY_KEEP_SECONDS = 86_400
 RETRY_KEEP_SECONDS = 120
+PATIENCE_SECONDS = 3.0
 KEY_HEADER = "idempotency-key"
 RETRY_HEADER = "x-stainless-retry-count"
 SCOPE_KEY = "managed_agents.admitted"
@@ -90,10 +92,19 @@ class Call:
     async def ask(self, rpc: Any, request: Any, *, seconds: float | None = None) -> Any:
         """Call a service under this request's context; its refusal is raised as it is.
 
-        A read is tried once more where the service was just not there.
+        A read waits a moment for a service that is just coming back. One that stays
+        away is told as unavailable, not as slow.
         """
-        is_read = self.scope["method"] in ("GET", "HEAD")
-        return await rpc(request, context=self.context, timeout_seconds=seconds, retry=is_read)
+        try:
+            return await rpc(request, context=self.context, timeout_seconds=seconds)
+        except Unavailable as away:
+            if self.scope["method"] not in ("GET", "HEAD"):
+                raise
+            patience = PATIENCE_SECONDS if seconds is None else min(seconds, PATIENCE_SECONDS)
+            try:
+                return await rpc(request, context=self.context, timeout_seconds=patience, retry=True)
+            except DeadlineExceeded:
+                raise away from None
 
     def follow(self, rpc: Any, request: Any) -> Any:
         """Open a server stream under this request's context; iterate it, and cancel it when leaving early."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import Any
 
 from pydantic import BaseModel
@@ -61,8 +62,10 @@ def document(operations: Sequence[Operation], *, title: str, version: str, authe
     schemas = dict(definitions.get("$defs", {}))
     schemas["Error"] = _ERROR_SCHEMA
     paths: dict[str, dict[str, Any]] = {}
+    taken: set[str] = set()
     for operation in operations:
-        paths.setdefault(_public(operation.path), {})[operation.method.lower()] = _operation(operation, references)
+        methods = paths.setdefault(_public(operation.path), {})
+        methods[operation.method.lower()] = {"operationId": _id(operation, taken), **_operation(operation, references)}
     rendered: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": title, "version": version, "description": DESCRIPTION},
@@ -86,7 +89,6 @@ def document(operations: Sequence[Operation], *, title: str, version: str, authe
 
 def _operation(operation: Operation, references: dict[Any, Any]) -> dict[str, Any]:
     rendered: dict[str, Any] = {
-        "operationId": operation.handler.__name__ + ("" if operation.method != "PUT" else "_put"),
         "summary": operation.summary,
         "tags": [operation.tag],
         "parameters": [
@@ -161,6 +163,14 @@ def _header_parameters(operation: Operation) -> list[dict[str, Any]]:
             "schema": {"type": "string", "minLength": 1, "maxLength": 255},
         }
     ]
+
+
+def _id(operation: Operation, taken: set[str]) -> str:
+    """The handler's name; a handler that serves several routes gets a number for each further one."""
+    name = operation.handler.__name__
+    identifier = next(each for number in count(1) if (each := name if number == 1 else f"{name}_{number}") not in taken)
+    taken.add(identifier)
+    return identifier
 
 
 def _public(path: str) -> str:

@@ -12,7 +12,6 @@ import httpx2
 import pytest
 
 from kit.nats import connect as connect_nats
-from kit.nats import connect as connect_nats
 from kit.rpc.server import Server
 from managed_agents.vault.v1 import vault_pb2
 from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceServicer, add_SettingsServiceServicer_to_server
@@ -21,7 +20,6 @@ from managed_agents.worker.v1.runner_pb2_grpc import RunnerServiceServicer, add_
 from services.gateway.app import HttpServer, all_operations, create_app
 from services.gateway.clients import Clients, connect
 from services.gateway.config import GatewaySettings
-from services.gateway.streams import Hub
 from services.gateway.streams import Hub
 from services.sessions.app import MIGRATIONS
 from services.sessions.app import build as build_sessions

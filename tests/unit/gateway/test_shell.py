@@ -9,6 +9,7 @@ import httpx2
 import pytest
 from starlette.responses import StreamingResponse
 
+from kit.errors import Unavailable
 from kit.ids import is_id
 from managed_agents.sessions.v1 import agents_pb2
 from services.gateway.operation import Answer, Call, Operation
@@ -132,7 +133,6 @@ async def test_context_of_a_call() -> None:
     context = options["context"]
     assert (context.workspace_id, context.published_contract) == ("wrkspc_default", True)
     assert context.request_id == response.headers["request-id"]
-    assert options["retry"] is True
 
 
 async def test_cross_origin_rules() -> None:
@@ -195,3 +195,14 @@ async def test_requests_do_not_share_their_ids() -> None:
     async with http() as client:
         answers = await asyncio.gather(*(client.get("/v1/x/health") for _ in range(20)))
     assert len({answer.headers["request-id"] for answer in answers}) == 20
+
+
+async def test_a_read_waits_a_moment_for_a_service_that_is_away() -> None:
+    agents = Stub(GetAgent=Unavailable("away"), ArchiveAgent=Unavailable("away"))
+    async with http(agents=agents) as client:
+        response = await client.get("/v1/agents/agent_1")
+        refused(response, 503, "unavailable")
+        assert response.headers["retry-after"] == "1"
+        assert [options.get("retry", False) for _, _, options in agents.asked] == [False, True]
+        refused(await client.post("/v1/agents/agent_1/archive"), 503, "unavailable")
+        assert len(agents.asked) == 3
