@@ -16,7 +16,6 @@ from services.sessions.handlers.event_reads import EventReadsHandlers
 from services.sessions.operations.announcer import event_message
 from services.sessions.operations.core import Operations, new_event_id, not_found
 
-
 _STEER_DETAIL = "The engine of this session runs a turn to its end and takes no steering."
 
 

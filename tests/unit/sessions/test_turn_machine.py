@@ -94,7 +94,7 @@ class Histories(RuleBasedStateMachine):
         moved = self.send(*[MESSAGE] * count)
         if moved is not None and before is Phase.IDLE:
             assert turn.phase_of(self.state) is Phase.READY
-            assert not self.state.unread
+            assert not any(entry.starts_turn for entry in self.state.unread)
 
     @rule()
     def message_with_system(self) -> None:
