@@ -28,8 +28,8 @@ def parse(text: str) -> dict[str, _Armed]:
     armed: dict[str, _Armed] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, action = part.partition("=")
-        action, _, at = action.partition("@")
-        if action not in _ACTIONS or (at and not at.isdigit()):
+        action, count, at = action.partition("@")
+        if not name or action not in _ACTIONS or (count and not at.isdigit()):
             raise ValueError(f"failpoint {part!r} is not name=action with one of {', '.join(_ACTIONS)}, maybe @count")
         armed[name] = _Armed(action, int(at or 0))
     return armed

@@ -14,8 +14,8 @@ from typing import Any
 MASK = "********"
 
 _SECRET_KEY = re.compile(
-    r"secret|password|passwd|passphrase|authorization|credential|cookie|private_?key|api_?key|dsn|database_url|nats_url"
-    r"|(?:^|[_-])token$|(?:^|[_-])(?:access|refresh|bearer|internal|session)_?token",
+    r"secret|password|passwd|passphrase|authorization|credential|cookie|private[_-]?key|api[_-]?key|dsn|database_url|nats_url"
+    r"|(?:^|[_-])token$|(?:^|[_-])(?:access|refresh|bearer|internal|session)[_-]?token",
     re.IGNORECASE,
 )
 _LOOKS_SECRET = re.compile(

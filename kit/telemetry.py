@@ -47,6 +47,20 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 _propagator = TraceContextTextMapPropagator()
 _provider: Any = None
+_HANDLER = "managed-agents"
+
+
+class _Stderr:
+    """Whatever `sys.stderr` is when a line is written: tests and daemons exchange it."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+_stderr: Any = _Stderr()
 
 
 def setup(service_name: str, log_level: str = "info") -> None:
@@ -160,10 +174,11 @@ def _set_up_logs(service_name: str, log_level: str) -> None:
     structlog.configure(
         processors=[*shared, render, _mask_line],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=_stderr),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(_stderr)
+    handler.name = _HANDLER
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared[:2], structlog.stdlib.add_logger_name, *shared[2:]],
@@ -171,7 +186,7 @@ def _set_up_logs(service_name: str, log_level: str) -> None:
         )
     )
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [*(other for other in root.handlers if other.name != _HANDLER), handler]
     root.setLevel(max(level, logging.INFO))
     for chatty in ("httpx", "httpcore", "asyncio", "uvicorn.access", "nats"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-import logging
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from kit import errors
+from kit import errors, telemetry
 from kit.rpc.client import Channel
 from kit.rpc.context import CallContext, current_context, use_context
 from kit.rpc.server import Server
@@ -129,8 +128,6 @@ async def test_a_large_refusal_still_arrives(turns):
 
 @pytest.mark.parametrize("call", [unary, stream, bidi])
 async def test_an_unknown_failure_is_masked_and_logged_whole(turns, call, capsys):
-    from kit import telemetry
-
     telemetry.setup("test")
     turns.behaviour = ValueError("the secret plan")
     with pytest.raises(errors.Internal) as caught:
@@ -142,7 +139,6 @@ async def test_an_unknown_failure_is_masked_and_logged_whole(turns, call, capsys
     ]
     assert line["request_id"] == "req_1"
     assert "the secret plan" in line["exception"]
-    logging.getLogger().handlers.clear()
 
 
 @pytest.mark.parametrize("call", [unary, stream, bidi])
