@@ -1,8 +1,9 @@
 """The main job, as a program written against the published Python client would do it.
 
 Runs in a process of its own, so that any version of the client can be put under it:
-`python journey.py BASE_URL [--strict]`. Prints one JSON object on success; any
-exception is a failure. Uses nothing but the client, unchanged but for `base_url`.
+`python journey.py BASE_URL [--strict] [--drops TYPE]`. Prints one JSON object on
+success; any exception is a failure. Uses nothing but the client, unchanged but for
+`base_url`. `--drops` names a type that this version leaves out of its streams by itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 import anthropic
 
 
-def main(base_url: str, strict: bool) -> None:
+def main(base_url: str, *, strict: bool, drops: str) -> None:
     client = anthropic.Anthropic(api_key="journey", base_url=base_url, timeout=60, _strict_response_validation=strict)
     agent = client.beta.agents.create(
         name="journey",
@@ -44,7 +45,8 @@ def main(base_url: str, strict: bool) -> None:
     assert streamed[-1].stop_reason.type == "end_turn"
 
     listed = list(client.beta.sessions.events.list(session.id, limit=3))
-    assert [event.id for event in listed] == [event.id for event in streamed], (types, [e.type for e in listed])
+    expected = [event.id for event in listed if event.type != drops]
+    assert expected == [event.id for event in streamed], (types, [event.type for event in listed])
     for event in listed + streamed:
         assert event.type == type(event).model_fields["type"].annotation.__args__[0], (event.type, type(event))
 
@@ -86,4 +88,5 @@ def converse(client: anthropic.Anthropic, session_id: str, text: str) -> list:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], "--strict" in sys.argv)
+    dropped = sys.argv[sys.argv.index("--drops") + 1] if "--drops" in sys.argv else ""
+    main(sys.argv[1], strict="--strict" in sys.argv, drops=dropped)

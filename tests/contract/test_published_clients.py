@@ -22,7 +22,7 @@ NODE = Path(sys.executable).with_name("node")
 
 COMMANDS = {
     "python-2.14.0-strict": [sys.executable, str(CLIENTS / "journey.py"), "{url}", "--strict"],
-    "python-0.125.0": [str(LEGACY_PYTHON), str(CLIENTS / "journey.py"), "{url}"],
+    "python-0.125.0": [str(LEGACY_PYTHON), str(CLIENTS / "journey.py"), "{url}", "--drops", "session.usage"],
     "typescript-1.14.0": [str(NODE), str(CLIENTS / "typescript" / "journey.mjs"), "{url}"],
 }
 
@@ -35,8 +35,6 @@ def test_a_published_client_does_the_main_job(platform_url: str, client: str) ->
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
 
     assert done.returncode == 0, done.stderr[-4000:]
-    assert json.loads(done.stdout)["types"][-3:] == [
-        "session.thread_status_idle",
-        "session.usage",
-        "session.status_idle",
-    ]
+    types = json.loads(done.stdout)["types"]
+    ending = ["session.thread_status_idle", "session.usage", "session.status_idle"]
+    assert types[-3:] == ending or (client == "python-0.125.0" and types[-2:] == [ending[0], ending[2]])
