@@ -116,7 +116,7 @@ async def _enter_schema(connection: psycopg.AsyncConnection[Any], schema: str) -
     if await found.fetchone() is None:
         await connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name))
     await connection.execute(sql.SQL("SET search_path TO {}").format(name))
-    await connection.execute(sql.SQL("SET lock_timeout TO {}").format(sql.Literal(f"{_LOCK_SECONDS}s")))
+    await connection.execute(sql.SQL("SET lock_timeout TO {}").format(sql.Literal(f"{_LOCK_SECONDS * 1000:.0f}ms")))
 
 
 async def _apply(connection: psycopg.AsyncConnection[Any], schema: str, migration: _Migration) -> None:
