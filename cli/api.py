@@ -1,5 +1,6 @@
 """The platform's HTTP API as the command line uses it: plain requests, and the event stream read line by line."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,6 +10,8 @@ import orjson
 from cli.errors import CommandFailed
 
 _SECONDS = 30.0
+# So many connections in a row without a single event mean that nobody is there.
+_BARREN_CONNECTIONS = 4
 
 
 class Api:
@@ -42,16 +45,16 @@ class Api:
 
     async def events(self, session_id: str, *, silence_seconds: float) -> AsyncIterator[dict[str, Any]]:
         """Every event of the session from its first one on. A lost connection is taken up where it broke."""
-        last, failures = 0, 0
-        while True:
+        last, barren = 0, 0
+        while barren < _BARREN_CONNECTIONS:
+            barren += 1
             try:
                 async for number, event in self._stream(session_id, last, silence_seconds):
-                    last, failures = number or last, 0
+                    last, barren = number or last, 0
                     yield event
-            except httpx2.HTTPError as error:
-                failures += 1
-                if failures > 3:
-                    raise CommandFailed(f"The event stream of {session_id} was lost: {error!r}.") from error
+            except httpx2.HTTPError:
+                await asyncio.sleep(barren * 0.2)
+        raise CommandFailed(f"The event stream of {session_id} was lost.")
 
     async def _stream(
         self, session_id: str, last: int, silence_seconds: float

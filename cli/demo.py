@@ -15,7 +15,7 @@ from rich.text import Text
 from cli import config, health
 from cli.api import Api
 from cli.errors import CommandFailed
-from cli.event_lines import event_line
+from cli.event_lines import event_line, plain, text_of
 from cli.supervisor import Options, Supervisor
 from cli.up import for_ever, serve
 
@@ -65,7 +65,12 @@ async def run(options: Options, *, task: str, keep_serving: bool, as_json: bool,
 
     async def work(supervisor: Supervisor) -> None:
         narrator.tell(f"The platform is up at {supervisor.url}.", "dim")
-        await perform(supervisor.url, task, narrator)
+        try:
+            await perform(supervisor.url, task, narrator)
+        except CommandFailed as reason:
+            if not keep_serving:
+                raise
+            say(f"The demo did not succeed: {reason}")
         if keep_serving:
             narrator.tell(
                 f"Serving: API {supervisor.url}/v1, docs {supervisor.url}/docs, "
@@ -81,7 +86,8 @@ async def run(options: Options, *, task: str, keep_serving: bool, as_json: bool,
 async def perform(url: str, task: str, narrator: Narrator) -> None:
     """Let the first agent do the task. CommandFailed when it doesn't get to its end."""
     async with Api(url, config.api_key()) as api:
-        narrator.tell(_about_model(await api.get("/v1/x/runtime")), "dim")
+        model = _model_of(await api.get("/v1/x/runtime"))
+        narrator.tell(_about_model(model), "dim")
         agent = await _first_agent(api)
         session = await api.post(
             "/v1/sessions", {"agent": agent["id"], "environment_id": "env_default", "title": "Demo", "metadata": _MARK}
@@ -91,9 +97,12 @@ async def perform(url: str, task: str, narrator: Narrator) -> None:
         await api.post(f"/v1/sessions/{session['id']}/events", {"events": [message]})
         try:
             async with asyncio.timeout(_TASK_SECONDS):
-                await _follow(api, session["id"], narrator)
+                failures = await _follow(api, session["id"], narrator)
         except TimeoutError:
             raise CommandFailed(f"The agent did not finish within {_TASK_SECONDS / 60:.0f} minutes.") from None
+        if failures and model["provider"] == "demo":
+            # A real model may try and err; the built-in one only errs where the platform does.
+            raise CommandFailed(f"A tool failed: {failures[0]}")
 
 
 async def _first_agent(api: Api) -> dict[str, Any]:
@@ -106,24 +115,31 @@ async def _first_agent(api: Api) -> dict[str, Any]:
     return await api.post("/v1/agents", body)
 
 
-async def _follow(api: Api, session_id: str, narrator: Narrator) -> None:
+async def _follow(api: Api, session_id: str, narrator: Narrator) -> list[str]:
+    """Show every event until the session is idle; what failed tools said."""
+    failures = []
     async for event in api.events(session_id, silence_seconds=_SILENCE_SECONDS):
         narrator.show(event)
         match event.get("type"):
+            case "agent.tool_result" if event.get("is_error"):
+                failures.append(plain(text_of(event)))
             case "session.status_idle":
                 reason = (event.get("stop_reason") or {}).get("type")
                 if reason != "end_turn":
                     raise CommandFailed(f"The turn ended early ({reason}).")
-                return
+                return failures
             case "session.status_terminated" | "session.deleted":
                 raise CommandFailed("The session was ended.")
+    raise CommandFailed("The event stream ended.")
 
 
-def _about_model(runtime: dict[str, Any]) -> str:
-    model = next(iter(runtime.get("models") or []), {})
-    vendor, name = model.get("provider", "unknown"), model.get("model", "unknown")
-    if vendor != "demo":
-        return f"Model: {name} ({vendor})."
+def _model_of(runtime: dict[str, Any]) -> dict[str, str]:
+    return {"provider": "unknown", "model": "unknown", **next(iter(runtime.get("models") or []), {})}
+
+
+def _about_model(model: dict[str, str]) -> str:
+    if model["provider"] != "demo":
+        return f"Model: {model['model']} ({model['provider']})."
     return (
         "Model: demo, built in. It follows simple rules and is no language model; "
         "set ANTHROPIC_API_KEY or OPENAI_API_KEY for a real one."
