@@ -62,6 +62,8 @@ class TurnsHandlers:
         try:
             while (unsent := await seat.grants.get()) is not None:
                 yield turns_pb2.ClaimTurnsResponse(grant=unsent)
+                # Once sent, the runner may be at work: only the end of its lease takes the turn back.
+                unsent = None
         finally:
             listening.cancel()
             self._operations.room.leave(seat)
