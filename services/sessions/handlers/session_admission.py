@@ -5,6 +5,7 @@ needs, budget, environment, its sandbox.
 """
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -13,34 +14,102 @@ import orjson
 from kit.ids import new_id
 from kit.postgres import Tx
 from services.sessions.domain import budget
-from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, ResolvedEnvironment
+from services.sessions.domain.agent import AgentVersion
+from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, Environment, ResolvedEnvironment
 from services.sessions.domain.overrides import apply_overrides, refuse_unavailable, without_effort
 from services.sessions.domain.session import NewSession
 from services.sessions.domain.session_errors import SandboxProviderNotRegistered
+from services.sessions.domain.session_state import SessionState
 from services.sessions.store.agents import AgentStore
 from services.sessions.store.environments import EnvironmentStore
-from services.sessions.store.sessions import NewSessionRow
+from services.sessions.store.origins import Origins
+from services.sessions.store.session_row import SessionRow
+from services.sessions.store.sessions import NewSessionRow, SavedAgent, SessionRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A session that may exist, not stored yet."""
+
+    row: NewSessionRow
+    saved: SavedAgent
+
+    def state(self, workspace_id: str) -> SessionState:
+        """Where it stands before anything happened to it."""
+        return SessionState(
+            workspace_id=workspace_id,
+            id=self.row.id,
+            thread_id=self.row.thread_id,
+            agent_name=self.row.agent_name,
+            updated_at=self.row.created_at,
+            created_at=self.row.created_at,
+        )
+
+    def record(self, state: SessionState) -> SessionRecord:
+        """What a read of it would find once it stands in `state`."""
+        row = self.row
+        return SessionRecord(
+            SessionRow(
+                workspace_id=state.workspace_id,
+                id=row.id,
+                created_at=row.created_at,
+                revision=state.revision,
+                agent_id=row.agent_id,
+                agent_version=row.agent_version,
+                agent_document=row.agent_document,
+                agent_model=row.agent_model,
+                agent_name=row.agent_name,
+                environment_id=row.environment_id,
+                environment=row.environment,
+                title=row.title,
+                metadata=row.metadata,
+                resources="[]",
+                vault_ids="[]",
+                loop_engine=row.loop_engine,
+                deployment_id="",
+                budget=None,
+                outcome_evaluations="[]",
+                thread_id=row.thread_id,
+                archived_at=None,
+                deleted_at=None,
+                updated_at=state.updated_at,
+                status=state.status,
+                last_seq=state.last_seq,
+                stop_reason=state.stop_reason,
+                input_tokens=0,
+                output_tokens=0,
+                cache_read_input_tokens=0,
+                cache_creation_5m_input_tokens=0,
+                cache_creation_1h_input_tokens=0,
+                active_seconds=0.0,
+                running_since=state.running_since,
+            ),
+            self.saved,
+        )
 
 
 async def admit(
     tx: Tx, new: NewSession, now: datetime, *, workspace_provider: str, providers: Collection[str]
-) -> NewSessionRow:
-    """Returns the row of a session that may exist, or refuses it."""
-    reference = new.agent
-    agent = await AgentStore(tx).load_version(reference.agent_id, reference.version or 0)
+) -> Admitted:
+    """Returns a session that may exist, or refuses it."""
+    agent, environment = await _origins(tx, new)
     agent.require_active()
+    # Stored as text; the annotation is of what an agent is saved from.
+    saved = SavedAgent(str(agent.document), str(agent.model), agent.model_id)
     document: dict[str, Any] = orjson.loads(agent.document)
     model_id = agent.model_id
     own_document = own_model = None
-    if reference.overrides:
-        document, model = apply_overrides(document, orjson.loads(agent.model), reference.overrides)
+    if new.agent.overrides:
+        document, model = apply_overrides(document, orjson.loads(agent.model), new.agent.overrides)
         own_document, own_model = orjson.dumps(document).decode(), orjson.dumps(without_effort(model)).decode()
         model_id = model["id"]
     refuse_unavailable(document)
     if new.has_budget:
         budget.refuse_at_creation(new.budget, model_id=model_id)
-    environment = await _resolve_environment(tx, new.environment_id, workspace_provider, providers)
-    return NewSessionRow(
+    if environment is None:
+        environment = await _environment(tx, new.environment_id)
+    resolved = _resolve(environment, workspace_provider, providers)
+    row = NewSessionRow(
         id=new_id("sess"),
         created_at=now,
         agent_id=agent.id,
@@ -48,29 +117,38 @@ async def admit(
         agent_document=own_document,
         agent_model=own_model,
         agent_name=document["name"],
-        environment_id=new.environment_id,
-        environment=environment.to_json(),
+        environment_id=environment.id,
+        environment=resolved.to_json(),
         title=new.title,
         metadata=orjson.dumps(new.metadata).decode(),
         loop_engine=new.loop_engine,
         thread_id=new_id("sthr"),
     )
+    return Admitted(row, saved)
 
 
-async def _resolve_environment(
-    tx: Tx, environment_id: str, workspace_provider: str, providers: Collection[str]
-) -> ResolvedEnvironment:
+async def _origins(tx: Tx, new: NewSession) -> tuple[AgentVersion, Environment | None]:
+    """The agent, and the environment where one read finds both."""
+    if new.agent.version is None:
+        found = await Origins(tx).newest(new.agent.agent_id, new.environment_id)
+        if found is not None:
+            return found
+    return await AgentStore(tx).load_version(new.agent.agent_id, new.agent.version or 0), None
+
+
+async def _environment(tx: Tx, environment_id: str) -> Environment:
     store = EnvironmentStore(tx)
     if environment_id == DEFAULT_ENVIRONMENT_ID:
-        # It is never deleted, so it needs no lock, which all creations would meet at.
-        environment = await store.load(environment_id)
-    else:
-        environment = await store.load_for_session(environment_id)
+        return await store.load(environment_id)
+    return await store.load_for_session(environment_id)
+
+
+def _resolve(environment: Environment, workspace_provider: str, providers: Collection[str]) -> ResolvedEnvironment:
     environment.require_active()
     resolved = environment.resolve(workspace_provider)
     if resolved.sandbox_provider not in providers:
         raise SandboxProviderNotRegistered(
-            f"Environment {environment_id} needs the sandbox provider {resolved.sandbox_provider}, which this build"
+            f"Environment {environment.id} needs the sandbox provider {resolved.sandbox_provider}, which this build"
             f" does not have. Registered: {', '.join(sorted(providers))}.",
             field="environment_id",
             sandbox_provider=resolved.sandbox_provider,

@@ -76,7 +76,7 @@ def event_messages(rows: list[EventTuple]) -> list[Event]:
 def _model(record: SessionRecord) -> tuple[str, str]:
     model = record.agent_model
     if record.row.agent_model is None and '"effort"' not in model:
-        return record.saved_model_id, model
+        return record.saved.model_id, model
     shown = without_effort(orjson.loads(model))
     return shown["id"], orjson.dumps(shown).decode()
 

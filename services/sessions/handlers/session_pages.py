@@ -17,7 +17,8 @@ from services.sessions.domain.session_errors import InvalidRequest
 from services.sessions.handlers.definitions import page_limit
 from services.sessions.handlers.moments import read_bounds
 from services.sessions.handlers.session_messages import STATUS_NAMES
-from services.sessions.store.sessions import Position, SessionFilter, SessionRecord
+from services.sessions.store.session_row import SessionRow
+from services.sessions.store.sessions import Position, SessionFilter
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Listing:
         """The order in which to read: the caller's, turned around for a page before a position."""
         return self.ascending != self.backwards
 
-    def cut(self, found: list[SessionRecord]) -> tuple[list[SessionRecord], PageInfo]:
+    def cut(self, found: list[SessionRow]) -> tuple[list[SessionRow], PageInfo]:
         """The page out of up to limit + 1 sessions in reading order, and where its neighbours are."""
         more = len(found) > self.limit
         page = found[: self.limit]
@@ -53,8 +54,8 @@ class Listing:
             previous_cursor=self._cursor(page[0], "previous") if before else "",
         )
 
-    def _cursor(self, record: SessionRecord, way: str) -> str:
-        position = {"way": way, "created_at": rfc3339(record.row.created_at), "id": record.row.id}
+    def _cursor(self, row: SessionRow, way: str) -> str:
+        position = {"way": way, "created_at": rfc3339(row.created_at), "id": row.id}
         return encode_cursor(self.scope, position)
 
 

@@ -44,11 +44,12 @@ from services.sessions.domain.session import (
 from services.sessions.domain.session_errors import SessionEnded, SessionRunning
 from services.sessions.domain.session_state import SessionState, TurnState
 from services.sessions.handlers.definitions import can_exist, once, read_body
+from services.sessions.handlers.saved_agents import SavedAgents
 from services.sessions.handlers.session_admission import admit
 from services.sessions.handlers.session_messages import session_message
 from services.sessions.handlers.session_pages import read_listing
 from services.sessions.operations.core import Operations, Unit, new_event_id, not_found
-from services.sessions.store.sessions import NewSessionRow, SessionRecord, Sessions
+from services.sessions.store.sessions import SessionRecord, Sessions
 
 LOCAL_PROVIDER = "local"
 
@@ -73,6 +74,7 @@ class SessionsHandlers(SessionsServiceServicer):
         self._workspace_provider = workspace_provider
         self._providers = providers
         self._default_engine = default_engine
+        self._saved_agents = SavedAgents()
 
     async def CreateSession(self, request: CreateSessionRequest, context: Any) -> CreateSessionResponse:
         """A session, idle or at work on its initial events."""
@@ -98,7 +100,8 @@ class SessionsHandlers(SessionsServiceServicer):
             found = await Sessions(tx).page(
                 listing.narrowed, listing.after, ascending=listing.reads_ascending, limit=listing.limit + 1
             )
-        page, page_info = listing.cut(found)
+            rows, page_info = listing.cut(found)
+            page = await self._saved_agents.records(tx, rows)
         now = self._clock.now()
         return ListSessionsResponse(sessions=[session_message(record, now) for record in page], page_info=page_info)
 
@@ -145,13 +148,14 @@ class SessionsHandlers(SessionsServiceServicer):
             return StopSessionResponse(session=await self._read(unit, state.id))
 
     async def _create(self, unit: Unit, new: NewSession) -> CreateSessionResponse:
-        row = await admit(
+        admitted = await admit(
             unit.tx, new, unit.now, workspace_provider=self._workspace_provider, providers=self._providers
         )
-        await Sessions(unit.tx).insert(row)
+        await Sessions(unit.tx).insert(admitted.row)
+        state = admitted.state(unit.tx.workspace_id)
         if new.initial_events:
-            await unit.append_client_events(_fresh_state(unit.tx.workspace_id, row), new.initial_events)
-        return CreateSessionResponse(session=await self._read(unit, row.id))
+            state = (await unit.append_client_events(state, new.initial_events)).state
+        return CreateSessionResponse(session=session_message(admitted.record(state), unit.now))
 
     async def _read(self, unit: Unit, session_id: str) -> Session:
         return session_message(await _record(unit.tx, session_id), unit.now)
@@ -216,14 +220,3 @@ async def _record(tx: Tx, session_id: str) -> SessionRecord:
     if record is None:
         raise not_found(session_id)
     return record
-
-
-def _fresh_state(workspace_id: str, row: NewSessionRow) -> SessionState:
-    return SessionState(
-        workspace_id=workspace_id,
-        id=row.id,
-        thread_id=row.thread_id,
-        agent_name=row.agent_name,
-        updated_at=row.created_at,
-        created_at=row.created_at,
-    )

@@ -3,8 +3,8 @@
 The turn machinery reads a smaller part of it, `store/turns.py`.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 # The columns of SessionRow in the order of its fields.
 SESSION_COLUMNS = (
@@ -16,9 +16,8 @@ SESSION_COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRow:
-    """One row of `sessions` without the inner state of its turn."""
+class SessionRow(NamedTuple):
+    """One row of `sessions` without the inner state of its turn. A tuple, since listings make many of them."""
 
     workspace_id: str
     id: str

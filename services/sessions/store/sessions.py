@@ -1,39 +1,46 @@
 """SQL on what a session is made of: insert, read, list, change. Its turn is `store/turns.py`.
 
-A session is read with the agent that it runs in one statement: the saved version, or the
-session's own copy where it has one. Deleted sessions are invisible here.
+A session runs its agent's saved version, or its own copy where it has one. One session is
+read with its version in one statement; a listing is read without, since a few versions
+serve many sessions and never change. Deleted sessions are invisible here.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import LiteralString
 
 from kit.postgres import Tx
-from services.sessions.store.session_row import SessionRow
+from services.sessions.store.session_row import SESSION_COLUMNS, SessionRow
 
-_SELECT: LiteralString = """
-SELECT s.workspace_id, s.id, s.created_at, s.revision, s.agent_id, s.agent_version, s.agent_document, s.agent_model,
-       s.agent_name, s.environment_id, s.environment, s.title, s.metadata, s.resources, s.vault_ids, s.loop_engine,
-       s.deployment_id, s.budget, s.outcome_evaluations, s.thread_id, s.archived_at, s.deleted_at, s.updated_at,
-       s.status, s.last_seq, s.stop_reason, s.input_tokens, s.output_tokens, s.cache_read_input_tokens,
-       s.cache_creation_5m_input_tokens, s.cache_creation_1h_input_tokens, s.active_seconds, s.running_since,
-       v.document, v.model, v.model_id
-FROM sessions s
-LEFT JOIN agent_versions v
-  ON v.workspace_id = %(workspace_id)s AND v.agent_id = s.agent_id AND v.version = s.agent_version
-"""
-_ROW_WIDTH = 33
+_WIDTH = len(SessionRow._fields)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedAgent:
+    """A version of an agent as it was saved; it never changes."""
+
+    document: str
+    model: str
+    model_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """A session's row with the JSON of the agent that it runs."""
+    """A session's row with the version of the agent that it was made from."""
 
     row: SessionRow
-    agent_document: str
-    agent_model: str
-    # The model's id of the saved version, whatever the session makes of it.
-    saved_model_id: str
+    saved: SavedAgent
+
+    @property
+    def agent_document(self) -> str:
+        """The agent as this session runs it."""
+        return self.row.agent_document or self.saved.document
+
+    @property
+    def agent_model(self) -> str:
+        """The model that this session runs."""
+        return self.row.agent_model or self.saved.model
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +111,25 @@ class Sessions:
     async def get(self, session_id: str) -> SessionRecord | None:
         """One session with its agent."""
         found = await self._tx.maybe_one(
-            _SELECT + "WHERE s.workspace_id = %(workspace_id)s AND s.id = %(id)s AND s.deleted_at IS NULL",
+            "".join(
+                (
+                    "SELECT ",
+                    SESSION_COLUMNS,
+                    ", document, model, model_id FROM sessions LEFT JOIN ("
+                    " SELECT agent_id AS saved_id, version AS saved_version, document, model, model_id"
+                    " FROM agent_versions WHERE workspace_id = %(workspace_id)s"
+                    ") v ON saved_id = agent_id AND saved_version = agent_version"
+                    " WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND deleted_at IS NULL",
+                )
+            ),
             {"id": session_id},
         )
-        return _record(found) if found else None
+        return SessionRecord(SessionRow._make(found[:_WIDTH]), SavedAgent(*found[_WIDTH:])) if found else None
 
     async def page(
         self, narrowed: SessionFilter, after: Position | None, *, ascending: bool, limit: int
-    ) -> list[SessionRecord]:
-        """Up to `limit` sessions in order of creation, from a position on."""
+    ) -> list[SessionRow]:
+        """Up to `limit` sessions in order of creation, from a position on; see `saved_agents` for their agents."""
         params = {
             "limit": limit,
             "agent_id": narrowed.agent_id,
@@ -127,8 +144,23 @@ class Sessions:
             "after_created_at": after.created_at if after else None,
             "after_id": after.id if after else None,
         }
-        rows = await self._tx.all(_SELECT + _conditions(narrowed) + _order(after, ascending), params)
-        return [_record(row) for row in rows]
+        statement: LiteralString = "".join(
+            ("SELECT ", SESSION_COLUMNS, " FROM sessions ", _conditions(narrowed), _order(after, ascending))
+        )
+        return [SessionRow._make(row) for row in await self._tx.all(statement, params)]
+
+    async def saved_agents(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], SavedAgent]:
+        """The versions, by agent and version, that sessions were made from."""
+        found = await self._tx.all(
+            """
+            SELECT agent_id, version, document, model, model_id FROM agent_versions
+            WHERE workspace_id = %(workspace_id)s
+              AND (agent_id, version) IN (SELECT * FROM unnest(%(ids)s::text[], %(versions)s::integer[]))
+            ORDER BY agent_id, version LIMIT %(limit)s
+            """,
+            {"ids": [key[0] for key in keys], "versions": [key[1] for key in keys], "limit": len(keys)},
+        )
+        return {(agent_id, version): SavedAgent(*saved) for agent_id, version, *saved in found}
 
     async def change(
         self,
@@ -159,42 +191,36 @@ class Sessions:
 
 def _conditions(narrowed: SessionFilter) -> LiteralString:
     """Only what is asked for becomes part of the statement, so that each mix gets a plan of its own."""
-    sql: LiteralString = "WHERE s.workspace_id = %(workspace_id)s AND s.deleted_at IS NULL"
+    sql: LiteralString = "WHERE workspace_id = %(workspace_id)s AND deleted_at IS NULL"
     if not narrowed.include_archived:
-        sql += " AND s.archived_at IS NULL"
+        sql += " AND archived_at IS NULL"
     if narrowed.agent_id:
-        sql += " AND s.agent_id = %(agent_id)s"
+        sql += " AND agent_id = %(agent_id)s"
     if narrowed.agent_version:
-        sql += " AND s.agent_version = %(agent_version)s"
+        sql += " AND agent_version = %(agent_version)s"
     if narrowed.deployment_id:
-        sql += " AND s.deployment_id = %(deployment_id)s"
+        sql += " AND deployment_id = %(deployment_id)s"
     if narrowed.memory_store_id:
         sql += (
-            " AND EXISTS (SELECT FROM jsonb_array_elements(s.resources::jsonb) resource"
+            " AND EXISTS (SELECT FROM jsonb_array_elements(resources::jsonb) resource"
             " WHERE resource ->> 'memory_store_id' = %(memory_store_id)s)"
         )
     if narrowed.statuses:
-        sql += " AND s.status = ANY(%(statuses)s)"
+        sql += " AND status = ANY(%(statuses)s)"
     if narrowed.created_at_gt:
-        sql += " AND s.created_at > %(created_at_gt)s"
+        sql += " AND created_at > %(created_at_gt)s"
     if narrowed.created_at_gte:
-        sql += " AND s.created_at >= %(created_at_gte)s"
+        sql += " AND created_at >= %(created_at_gte)s"
     if narrowed.created_at_lt:
-        sql += " AND s.created_at < %(created_at_lt)s"
+        sql += " AND created_at < %(created_at_lt)s"
     if narrowed.created_at_lte:
-        sql += " AND s.created_at <= %(created_at_lte)s"
+        sql += " AND created_at <= %(created_at_lte)s"
     return sql
 
 
 def _order(after: Position | None, ascending: bool) -> LiteralString:
     if ascending:
-        start: LiteralString = " AND (s.created_at, s.id) > (%(after_created_at)s, %(after_id)s)" if after else ""
-        return start + " ORDER BY s.created_at, s.id LIMIT %(limit)s"
-    start = " AND (s.created_at, s.id) < (%(after_created_at)s, %(after_id)s)" if after else ""
-    return start + " ORDER BY s.created_at DESC, s.id DESC LIMIT %(limit)s"
-
-
-def _record(found: tuple[object, ...]) -> SessionRecord:
-    row = SessionRow(*found[:_ROW_WIDTH])  # type: ignore[arg-type]
-    document, model, model_id = found[_ROW_WIDTH:]
-    return SessionRecord(row, row.agent_document or str(document), row.agent_model or str(model), str(model_id))
+        start: LiteralString = " AND (created_at, id) > (%(after_created_at)s, %(after_id)s)" if after else ""
+        return start + " ORDER BY created_at, id LIMIT %(limit)s"
+    start = " AND (created_at, id) < (%(after_created_at)s, %(after_id)s)" if after else ""
+    return start + " ORDER BY created_at DESC, id DESC LIMIT %(limit)s"
