@@ -75,10 +75,16 @@ class AnthropicModel:
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         """Asks, and yields what comes until Stop. Raises ModelError."""
         try:
-            async with (
-                self._client.messages.with_streaming_response.create(**_body(request), stream=True) as response,
-                aclosing(_Answer(request).read(json_frames(response.iter_bytes()))) as deltas,
-            ):
+            options: Any = {"headers": {"anthropic-beta": FAST_MODE_BETA}} if request.speed == "fast" else {}
+            stream = await self._client.post(
+                "/v1/messages",
+                cast_to=object,
+                body=_body(request) | {"stream": True},
+                options=options,
+                stream=True,
+                stream_cls=anthropic.AsyncStream[object],
+            )
+            async with stream, aclosing(_Answer(request).read(json_frames(stream.response.aiter_bytes()))) as deltas:
                 async for delta in deltas:
                     yield delta
         except anthropic.APIError as error:
@@ -127,7 +133,7 @@ def _body(request: ModelRequest) -> dict[str, Any]:
     if _ADAPTIVE.match(request.model_id):
         body["thinking"] = {"type": "adaptive"}
     if request.speed == "fast":
-        body |= {"speed": "fast", "extra_headers": {"anthropic-beta": FAST_MODE_BETA}}
+        body["speed"] = "fast"
     return body
 
 
@@ -149,30 +155,38 @@ class _Answer:
         self._pieces: list[str] = []
 
     async def read(self, frames: AsyncIterator[dict[str, Any]]) -> AsyncIterator[ModelDelta]:
+        stop: Stop | None = None
         async for frame in frames:
             kind = frame.get("type")
-            if kind == "content_block_delta":
-                if (delta := self._delta(frame["delta"])) is not None:
-                    yield delta
-            elif kind == "content_block_start":
-                self._block, self._pieces = dict(frame["content_block"]), []
-                if self._block["type"] in ("thinking", "redacted_thinking"):
-                    yield ThinkingStart()
-                elif self._block["type"] == "text" and self._block.get("text"):
-                    yield TextDelta(self._block["text"])
-            elif kind == "content_block_stop":
-                if (delta := self._block_end()) is not None:
-                    yield delta
-            elif kind == "message_start":
-                self._model_id = frame["message"].get("model") or self._model_id
-                yield self._report(frame["message"].get("usage"))
-            elif kind == "message_delta":
-                yield self._report(frame.get("usage"))
-                yield self._stop(frame["delta"])
-                return
-            elif kind == "error":
+            if kind == "error":
                 raise _stream_error(frame.get("error") or {})
-        raise ModelError(ModelErrorKind.CONNECTION, "The model vendor's answer broke off.")
+            if kind == "message_delta":
+                stop = self._stop(frame["delta"])
+            if (delta := self._told(kind, frame)) is not None:
+                yield delta
+        if stop is None:
+            raise ModelError(ModelErrorKind.CONNECTION, "The model vendor's answer broke off.")
+        yield stop
+
+    def _told(self, kind: object, frame: Mapping[str, Any]) -> ModelDelta | None:
+        if kind == "content_block_delta":
+            return self._delta(frame["delta"])
+        if kind == "content_block_start":
+            return self._block_start(frame["content_block"])
+        if kind == "content_block_stop":
+            return self._block_end()
+        if kind == "message_start":
+            self._model_id = frame["message"].get("model") or self._model_id
+            return self._report(frame["message"].get("usage"))
+        if kind == "message_delta":
+            return self._report(frame.get("usage"))
+        return None
+
+    def _block_start(self, block: Mapping[str, Any]) -> ModelDelta | None:
+        self._block, self._pieces = dict(block), []
+        if block["type"] in ("thinking", "redacted_thinking"):
+            return ThinkingStart()
+        return TextDelta(block["text"]) if block["type"] == "text" and block.get("text") else None
 
     def _delta(self, delta: Mapping[str, Any]) -> ModelDelta | None:
         kind = delta.get("type")

@@ -61,12 +61,12 @@ class OpenAIModel:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         """Asks, and yields what comes until Stop. Raises ModelError."""
-        body = self._body(request)
+        body = self._body(request) | {"stream": True}
         try:
-            async with (
-                self._client.chat.completions.with_streaming_response.create(**body, stream=True) as response,
-                aclosing(_Answer(request).read(json_frames(response.iter_bytes()))) as deltas,
-            ):
+            stream = await self._client.post(
+                "/chat/completions", cast_to=object, body=body, stream=True, stream_cls=openai.AsyncStream[object]
+            )
+            async with stream, aclosing(_Answer(request).read(json_frames(stream.response.aiter_bytes()))) as deltas:
                 async for delta in deltas:
                     yield delta
         except openai.APIError as error:

@@ -1,7 +1,8 @@
 """What the vendors' wire formats share.
 
-The SDKs would build a validated model for every delta of a stream, which costs more than the rest of a turn; the
-providers need one or two fields of each, so they read the SDK's raw response through `json_frames`.
+The SDKs would walk a whole conversation to transform it, and build a validated model for every delta of the answer,
+which together cost more than the rest of a turn. The conversation is in the vendor's form already and one or two fields
+of a delta are needed, so the providers use the SDK's plain `post` and read its raw response through `json_frames`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ async def json_frames(chunks: AsyncIterator[bytes]) -> AsyncIterator[dict[str, A
                 continue
             data = line[5:].strip()
             if data == _DONE:
+                # Read to the end of the body, or the connection could not serve the next request.
+                async for _ in chunks:
+                    continue
                 return
             yield _parse(data)
         if len(rest) > MAX_FRAME_BYTES:
