@@ -121,7 +121,7 @@ class Nats:
             name=self.name,
             allow_reconnect=True,
             max_reconnect_attempts=-1,
-            reconnect_time_wait=0.2,
+            reconnect_time_wait=0.2,  # type: ignore[arg-type]  # any number works, and a second is long
             connect_timeout=2,
             drain_timeout=5,
             ping_interval=10,

@@ -30,7 +30,7 @@ from psycopg.rows import class_row
 from kit import failpoints
 from kit.nats import Nats
 from kit.postgres import Database
-from kit.telemetry import log
+from kit.telemetry import log, untraced
 
 BATCH = 200
 _SWEEP_SECONDS = 1.0
@@ -116,6 +116,10 @@ class Relay:
         self._woken.set()
 
     async def _run(self) -> None:
+        with untraced():
+            await self._keep_working()
+
+    async def _keep_working(self) -> None:
         pauses = _pauses()
         while not self._stop.is_set():
             connection = None

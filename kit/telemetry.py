@@ -41,6 +41,7 @@ __all__ = [
     "traceparent",
     "tracer",
     "tracing",
+    "untraced",
 ]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -122,6 +123,18 @@ def continue_trace(headers: Mapping[str, str] | str | None, span_name: str, **at
         yield span
 
 
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Record no spans of libraries in this block: for loops that look into the database for ever."""
+    if _provider is None:
+        yield
+        return
+    from opentelemetry.instrumentation.utils import suppress_instrumentation
+
+    with suppress_instrumentation():
+        yield
+
+
 def flush() -> None:
     """Send the spans that still wait; part of an orderly stop. Bounded by the exporter's own time limit."""
     if _provider is not None:
@@ -196,5 +209,5 @@ def _to_json(event: Any, **_options: Any) -> str:
     return orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
-def _mask_line(_logger: Any, _method: str, line: str) -> str:
+def _mask_line(_logger: Any, _method: str, line: Any) -> str:
     return mask_text(line)

@@ -86,7 +86,7 @@ class Server:
 
         def registration(server: grpc.aio.Server) -> None:
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service_name, wrapped),))
-            server.add_registered_method_handlers(service_name, wrapped)
+            server.add_registered_method_handlers(service_name, wrapped)  # type: ignore[attr-defined]
 
         self.health.add(service_name)
         self._registrations.append(registration)

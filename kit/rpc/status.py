@@ -60,8 +60,8 @@ def _from_status(code: grpc.StatusCode, encoded: bytes | str) -> DomainError | N
     info, violation, retry = ErrorInfo(), BadRequest(), RetryInfo()
     for detail in status.details:
         for target in (info, violation, retry):
-            if detail.Is(target.DESCRIPTOR):
-                detail.Unpack(target)
+            # Unpacks only what is of this type.
+            detail.Unpack(target)
     if not info.reason:
         return None
     return rebuild(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from kit.embedded.roles import create_role_and_schema
 from kit.migrate import migrate
@@ -26,7 +27,7 @@ async def database(server_dsn: str, schema: str, folder: Path | None = None) -> 
         create = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
         await admin.execute(create.format(sql.Identifier(name), sql.Identifier(template)))
         try:
-            yield psycopg.conninfo.make_conninfo(server_dsn, dbname=name, user=schema)
+            yield make_conninfo(server_dsn, dbname=name, user=schema)
         finally:
             await admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
+from kit.embedded.postgres import EmbeddedPostgres
 from kit.errors import Internal, Unavailable, WriteConflict
 from kit.postgres import Database
 
@@ -145,6 +146,22 @@ async def test_a_connection_lost_in_use_is_unavailable_and_the_next_works(databa
             async with await psycopg.AsyncConnection.connect(postgres, autocommit=True) as admin:
                 await admin.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
     assert await count(database) == 0
+
+
+async def test_a_restart_of_the_server_costs_a_wait_and_no_error(tmp_path):
+    server = EmbeddedPostgres(tmp_path / "own-postgres", settings={"fsync": "off"})
+    database = Database(await asyncio.to_thread(server.start), "public", acquire_seconds=10)
+    try:
+        await database.open()
+        async with database.platform_transaction() as tx:
+            await tx.execute("CREATE TABLE notes (id int)")
+        await asyncio.to_thread(server.kill)
+        reading = [asyncio.create_task(count(database)) for _ in range(3)]
+        await asyncio.to_thread(server.start)
+        assert await asyncio.gather(*reading) == [0, 0, 0]
+        await database.close()
+    finally:
+        await asyncio.to_thread(server.stop)
 
 
 async def test_a_cancelled_block_gives_its_place_back_and_stores_nothing(database):
