@@ -2,7 +2,7 @@
 
 from hypothesis import settings
 
-pytest_plugins = ["kit.testing.fixtures"]
+pytest_plugins = ["kit.testing.fixtures", "tests.support.platform"]
 
 # A busy machine is no reason to fail: what must be quick is measured, not guessed from one slow example.
 settings.register_profile("house", deadline=None)
