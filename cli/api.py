@@ -1,7 +1,8 @@
 """The platform's HTTP API as the command line uses it: plain requests, and the event stream read line by line."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import httpx2
@@ -43,22 +44,23 @@ class Api:
             raise CommandFailed(f"{method} {path} was refused with {answer.status_code}: {_message(answer.content)}")
         return orjson.loads(answer.content)
 
-    async def events(self, session_id: str, *, silence_seconds: float) -> AsyncIterator[dict[str, Any]]:
+    async def events(self, session_id: str, *, silence_seconds: float) -> AsyncGenerator[dict[str, Any], None]:
         """Every event of the session from its first one on. A lost connection is taken up where it broke."""
         last, barren = 0, 0
         while barren < _BARREN_CONNECTIONS:
             barren += 1
             try:
-                async for number, event in self._stream(session_id, last, silence_seconds):
-                    last, barren = number or last, 0
-                    yield event
+                async with aclosing(self._stream(session_id, last, silence_seconds)) as stream:
+                    async for number, event in stream:
+                        last, barren = number or last, 0
+                        yield event
             except httpx2.HTTPError:
                 await asyncio.sleep(barren * 0.2)
         raise CommandFailed(f"The event stream of {session_id} was lost.")
 
     async def _stream(
         self, session_id: str, last: int, silence_seconds: float
-    ) -> AsyncIterator[tuple[int, dict[str, Any]]]:
+    ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
         headers = {"accept": "text/event-stream", "last-event-id": str(last)}
         timeout = httpx2.Timeout(_SECONDS, read=silence_seconds)
         path = f"/v1/sessions/{session_id}/events/stream"

@@ -6,6 +6,7 @@ Speaks to the platform as any client does: over HTTP, with nothing but its publi
 import asyncio
 import sys
 from collections.abc import Callable
+from contextlib import aclosing
 from typing import Any
 
 import orjson
@@ -118,18 +119,19 @@ async def _first_agent(api: Api) -> dict[str, Any]:
 async def _follow(api: Api, session_id: str, narrator: Narrator) -> list[str]:
     """Show every event until the session is idle; what failed tools said."""
     failures = []
-    async for event in api.events(session_id, silence_seconds=_SILENCE_SECONDS):
-        narrator.show(event)
-        match event.get("type"):
-            case "agent.tool_result" if event.get("is_error"):
-                failures.append(plain(text_of(event)))
-            case "session.status_idle":
-                reason = (event.get("stop_reason") or {}).get("type")
-                if reason != "end_turn":
-                    raise CommandFailed(f"The turn ended early ({reason}).")
-                return failures
-            case "session.status_terminated" | "session.deleted":
-                raise CommandFailed("The session was ended.")
+    async with aclosing(api.events(session_id, silence_seconds=_SILENCE_SECONDS)) as events:
+        async for event in events:
+            narrator.show(event)
+            match event.get("type"):
+                case "agent.tool_result" if event.get("is_error"):
+                    failures.append(plain(text_of(event)))
+                case "session.status_idle":
+                    reason = (event.get("stop_reason") or {}).get("type")
+                    if reason != "end_turn":
+                        raise CommandFailed(f"The turn ended early ({reason}).")
+                    return failures
+                case "session.status_terminated" | "session.deleted":
+                    raise CommandFailed("The session was ended.")
     raise CommandFailed("The event stream ended.")
 
 

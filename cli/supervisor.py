@@ -73,9 +73,13 @@ class Supervisor:
             await child.start()
         async with _first_failure() as group:
             for child in self._children:
-                group.create_task(child.until_ready(READY_SECONDS))
-        self._watchers = [asyncio.create_task(child.keep_running(READY_SECONDS)) for child in self._children]
+                group.create_task(self._bring_up(child))
         self._watchers.append(asyncio.create_task(self._watch()))
+
+    async def _bring_up(self, child: Child) -> None:
+        """Watched from the moment it is ready: one that crashes while others still start would hold those up."""
+        await child.until_ready(READY_SECONDS)
+        self._watchers.append(asyncio.create_task(child.keep_running(READY_SECONDS)))
 
     async def until_failed(self) -> None:
         """Never returns; raises what a watcher raised."""
