@@ -7,7 +7,7 @@ them are one contract, which `check_mcp_consistency` holds together.
 """
 
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from services.sessions.domain import shape
 from services.sessions.domain.custom_tools import flatten_custom_toolset, validate_custom_tool
@@ -249,13 +249,18 @@ def _permission_policy(value: Any, field: str) -> Tool:
 
 def _server_url(value: Any, field: str) -> str:
     shape.text(value, field, minimum=1, maximum=MAX_URL_CHARACTERS)
-    try:
-        parts = urlsplit(value)
-        reachable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        reachable = False
-    if not reachable or any(character.isspace() or ord(character) < 32 for character in value):
+    parts = _split_url(value)
+    if parts is None or any(character.isspace() or ord(character) < 32 for character in value):
         raise InvalidRequest(f"{field} must be an http or https address with a host.", field=field)
     if parts.username is not None or parts.password is not None:
         raise InvalidRequest(f"{field} must not carry credentials; they belong into a vault.", field=field)
     return value
+
+
+def _split_url(value: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(value)
+        reachable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        return None
+    return parts if reachable else None

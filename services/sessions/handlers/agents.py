@@ -32,7 +32,7 @@ from services.sessions.handlers.moments import read_bounds
 from services.sessions.store.agents import AgentStore
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Bounds:
     """The bounds that the listing of agents has; both ends are inclusive."""
 

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.errors import DomainError
+from kit.errors import DomainError, InvalidArgument
 from services.sessions.domain.environment import (
     DEFAULT_CONFIG,
     DEFAULT_ENVIRONMENT_ID,
+    FIELDS,
     Environment,
     EnvironmentDefinition,
     content_of,
@@ -369,3 +370,19 @@ def test_law_what_is_admitted_resolves_and_only_nothing_means_local(body: dict[s
     named = {body.get("hosting_type"), body.get("sandbox_provider"), config.get("hosting_type")} - {None}
     if resolved.sandbox_provider == "local":
         assert "local" in named or (not named and "type" not in config)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=5))
+def test_law_any_json_is_either_taken_or_refused_by_name(body: dict[str, Any]) -> None:
+    for judge in (lambda: made(**body), lambda: updated(made(), **body)):
+        try:
+            judge()
+        except InvalidArgument as refusal:
+            assert refusal.field is not None
