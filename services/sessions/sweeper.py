@@ -77,5 +77,6 @@ class Sweeper:
                 epoch=moved.before.turn_epoch,
                 status=moved.state.status,
             )
+            operations.room.distrust(moved.before.turn_holder)
         await operations.writer.settle(written)
         return len(moves)

@@ -81,6 +81,12 @@ class WaitingRoom:
             seat.free = free
             self._look()
 
+    def distrust(self, runner_id: str) -> None:
+        """A runner let a lease run out, so it may hang: it gets no more turns until it is heard of again."""
+        if (seat := self._seats.get(runner_id)) is not None:
+            seat.free = 0
+            self._look()
+
     def reserve(self, preferred: str) -> Seat | None:
         """Takes one place: of the preferred runner if it has one, else of the least busy."""
         seat = self._seats.get(preferred)
