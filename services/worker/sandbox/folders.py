@@ -1,0 +1,132 @@
+"""The folders of a session on the host, and how full they are.
+
+Owns `<root>/<session>/`: it has the shape of the agent's own file system, so
+`/workspace` of the agent is `<root>/<session>/workspace`. Folders outlive
+sandboxes and runners; only `remove` deletes them.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.worker.tools import VisibleRoot
+
+WORKSPACE = "/workspace"
+UPLOADS = "/mnt/session/uploads"
+OUTPUTS = "/mnt/session/outputs"
+TOOL_OUTPUTS = "/mnt/session/tool_outputs"
+TEMPORARY = "/tmp"
+
+VISIBLE = (
+    VisibleRoot(WORKSPACE),
+    VisibleRoot(UPLOADS, writable=False),
+    VisibleRoot(OUTPUTS),
+    VisibleRoot(TOOL_OUTPUTS),
+    VisibleRoot(TEMPORARY),
+)
+_SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_INLINE_ENTRIES = 256
+# A measurement that took t seconds is not repeated for this many times t.
+_REST_FACTOR = 20
+
+
+class SessionIdInvalid(ValueError):
+    """The id cannot name a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFolders:
+    """The folder of one session."""
+
+    session_id: str
+    path: Path
+
+    def host(self, inside: str) -> str:
+        """The host's path of a path inside."""
+        return f"{self.path}{inside}"
+
+
+class FolderStore:
+    """All sessions' folders below one root."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    def open(self, session_id: str) -> SessionFolders:
+        """Return the session's folders, made if need be."""
+        folders = SessionFolders(session_id, self._path(session_id))
+        if not folders.path.is_dir():
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folders.path.mkdir(mode=0o700, exist_ok=True)
+        for root in VISIBLE:
+            os.makedirs(folders.host(root.path), mode=0o755, exist_ok=True)
+        return folders
+
+    async def remove(self, session_id: str) -> None:
+        """Delete a session's folders, whatever the agent left in them."""
+        await asyncio.to_thread(_remove_tree, self._path(session_id))
+
+    def _path(self, session_id: str) -> Path:
+        if not _SESSION_ID.fullmatch(session_id):
+            raise SessionIdInvalid(f"{session_id!r} is not a session id")
+        return self.root / session_id
+
+
+def _remove_tree(path: Path) -> None:
+    def make_writable(function: object, name: str, _: object) -> None:
+        # The agent may have taken its own permissions away.
+        os.chmod(os.path.dirname(name), 0o700)
+        if os.path.isdir(name) and not os.path.islink(name):
+            os.chmod(name, 0o700)
+            shutil.rmtree(name, ignore_errors=True)
+        else:
+            os.unlink(name)
+
+    if path.is_dir():
+        shutil.rmtree(path, onerror=make_writable)
+
+
+class DiskMeter:
+    """Measures a folder, seldom enough to be cheap: small trees at once, large ones in a thread."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._rest_until = 0.0
+        self.used_bytes = 0
+
+    async def measure(self, *, now: bool = False) -> int:
+        """Return the bytes in use; unless `now`, as of a while ago for a large folder."""
+        began = time.monotonic()
+        if began < self._rest_until and not now:
+            return self.used_bytes
+        sizes = _sizes(self._folder)
+        total = 0
+        for count, size in enumerate(sizes):
+            total += size
+            if count >= _INLINE_ENTRIES:
+                total += await asyncio.to_thread(sum, sizes)
+                break
+        ended = time.monotonic()
+        self._rest_until = ended + _REST_FACTOR * (ended - began)
+        self.used_bytes = total
+        return total
+
+
+def _sizes(folder: str | int) -> Iterator[int]:
+    """Sizes on disk of all that lies below; what vanishes meanwhile counts nothing."""
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                try:
+                    yield entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        yield from _sizes(entry.path)
+                except OSError:
+                    continue
+    except OSError:
+        return

@@ -1,0 +1,347 @@
+"""The process that starts sandboxes: small, single-threaded, standard library only.
+
+The runner cannot fork safely (threads, gRPC) nor enter namespaces, so it starts
+this program once, by path, and asks it over a socket. Each request carries the
+shell's pipes; the child joins its cgroups, enters its namespaces or Landlock
+rules, hands out a listening socket made inside its network namespace, and
+becomes the sandbox. This process is the parent of every sandbox: it reaps them,
+kills them on request (so no recycled pid is ever hit), and when the runner goes,
+by whatever means, it kills them all and ends.
+
+Protocol (SEQPACKET, JSON): `{"op": "spawn", "id", "argv", "env", "cwd",
+"cgroups", "network_port", "landlock", "tag", "process_limit"}` with the descriptors
+stdin, output, status, exit, reply; `{"op": "kill", "id"}`. The child answers
+`ready` (with the listening socket) on `reply`, or a text starting with `failed`;
+its exit code is written to `exit`.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import gc
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import struct
+import sys
+
+STATUS_FD = 9
+_MESSAGE_BYTES = 256 * 1024
+_CLONE_NEWUSER = 0x10000000
+_CLONE_NEWNET = 0x40000000
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_SECCOMP = 22
+_PR_SET_NO_NEW_PRIVS = 38
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP_RUNNING = 0x1 | 0x40
+_LISTEN_BACKLOG = 128
+_KILL_ROUNDS = 50
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main() -> None:
+    """Serve requests until the runner closes its end."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    # Only the runner decides when to end; a Ctrl-C in its terminal is its business.
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    sandboxes = _Sandboxes()
+    selector = selectors.DefaultSelector()
+    selector.register(control, selectors.EVENT_READ)
+    selector.register(wake_read, selectors.EVENT_READ)
+    # What exists now is shared with every child; a collection would unshare it.
+    gc.collect()
+    gc.freeze()
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is control:
+                if not _serve_one(control, sandboxes):
+                    sandboxes.kill_all()
+                    return
+            else:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake_read, 4096)
+                sandboxes.reap()
+
+
+def _serve_one(control: socket.socket, sandboxes: "_Sandboxes") -> bool:
+    try:
+        data, fds, _, _ = socket.recv_fds(control, _MESSAGE_BYTES, 8, socket.MSG_CMSG_CLOEXEC)
+    except OSError:
+        return False
+    if not data:
+        return False
+    request = json.loads(data)
+    if request["op"] == "spawn":
+        sandboxes.spawn(request, fds)
+    else:
+        sandboxes.kill(request["id"])
+    return True
+
+
+class _Sandboxes:
+    """Who runs: id by pid, and what is needed to report and to kill."""
+
+    def __init__(self) -> None:
+        self._by_pid: dict[int, tuple[int, int, str]] = {}
+
+    def spawn(self, request: dict, fds: list[int]) -> None:
+        """Fork the child of one request."""
+        exit_fd, reply_fd = fds[3], fds[4]
+        try:
+            pid = os.fork()
+        except OSError as error:
+            with socket.socket(fileno=reply_fd) as reply:
+                reply.send(f"failed: no process can be started: {error.strerror}".encode())
+            for fd in fds[:4]:
+                os.close(fd)
+            return
+        if pid == 0:
+            _become(request, fds)
+        self._by_pid[pid] = (request["id"], exit_fd, request["tag"])
+        for fd in (*fds[:3], reply_fd):
+            os.close(fd)
+
+    def reap(self) -> None:
+        """Take the dead off the list and report their exit codes."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            known = self._by_pid.pop(pid, None)
+            if known is None:
+                # A stray that a sandbox without a process namespace left behind.
+                continue
+            _, exit_fd, tag = known
+            if tag:
+                _kill_tagged(tag)
+            code = os.waitstatus_to_exitcode(status)
+            with contextlib.suppress(OSError):
+                os.write(exit_fd, str(code if code >= 0 else 128 - code).encode())
+            os.close(exit_fd)
+
+    def kill(self, wanted: int) -> None:
+        """Kill one sandbox; with a process namespace its death ends all inside."""
+        for pid, (identity, _, tag) in self._by_pid.items():
+            if identity == wanted:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                if tag:
+                    _kill_tagged(tag)
+                return
+
+    def kill_all(self) -> None:
+        """Kill every sandbox."""
+        for identity in [identity for identity, _, _ in self._by_pid.values()]:
+            self.kill(identity)
+
+
+def _kill_tagged(tag: str) -> None:
+    """Kill all whose environment carries the tag, again until none is left.
+
+    Only for kinds without a process namespace. Forking in a race is beaten by
+    repetition; a process that cleared its environment is found by its parent.
+    """
+    needle = tag.encode()
+    me = os.getpid()
+    for _ in range(_KILL_ROUNDS):
+        doomed = _find_tagged(needle, me)
+        for pid in doomed:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if not doomed:
+            return
+
+
+def _find_tagged(needle: bytes, me: int) -> set[int]:
+    parents: dict[int, int] = {}
+    doomed: set[int] = set()
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == me:
+            continue
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            with open(f"/proc/{name}/stat", "rb") as stream:
+                fields = stream.read().rpartition(b")")[2].split()
+            if fields[0] == b"Z":
+                continue
+            parents[int(name)] = int(fields[1])
+            with open(f"/proc/{name}/environ", "rb") as stream:
+                if needle in stream.read():
+                    doomed.add(int(name))
+    for pid in parents:
+        above = pid
+        while above in parents and above not in doomed:
+            above = parents[above]
+        if above in doomed:
+            doomed.add(pid)
+    return doomed
+
+
+def _become(request: dict, fds: list[int]) -> None:
+    """Turn this forked child into the sandbox; never returns."""
+    reply = socket.socket(fileno=fds[4])
+    try:
+        # Pipes arrive with any number; keep clear of those that are assigned below.
+        stdin, output, status = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 32) for fd in fds[:3])
+        for path in request["cgroups"]:
+            with open(path, "w") as stream:
+                stream.write("0")
+        listener = _network(request["network_port"]) if request["network_port"] else None
+        os.dup2(stdin, 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.dup2(status, STATUS_FD)
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE):
+            signal.signal(each, signal.SIG_DFL)
+        os.chdir(request["cwd"])
+        if request["tag"]:
+            os.setsid()
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if request["process_limit"]:
+            resource.setrlimit(resource.RLIMIT_NPROC, (request["process_limit"],) * 2)
+        if request["landlock"]:
+            _landlock(request["landlock"])
+            _no_sockets()
+        if listener is not None:
+            socket.send_fds(reply, [b"ready"], [listener.fileno()])
+        else:
+            reply.send(b"ready")
+        os.execve(request["argv"][0], request["argv"], request["env"])
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            reply.send(f"failed: {type(error).__name__}: {error}".encode()[:4000])
+    os._exit(127)
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+    return result
+
+
+def _network(port: int) -> socket.socket:
+    """Enter a network of our own with nothing but lo, and listen there."""
+    uid, gid = os.geteuid(), os.getegid()
+    # Root may lack the capability in a container; then it goes the way of a user.
+    if uid != 0 or _libc.unshare(_CLONE_NEWNET) < 0:
+        _check(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET), "unshare")
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            with open(f"/proc/self/{name}", "w") as stream:
+                stream.write(text)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    fcntl.ioctl(listener, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP_RUNNING))
+    listener.bind(("127.0.0.1", port))
+    listener.listen(_LISTEN_BACKLOG)
+    return listener
+
+
+# Landlock: https://docs.kernel.org/userspace-api/landlock.html
+_LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
+_FS_EXECUTE, _FS_WRITE_FILE, _FS_READ_FILE, _FS_READ_DIR, _FS_IOCTL_DEV = 1, 2, 4, 8, 1 << 15
+_FS_READ = _FS_EXECUTE | _FS_READ_FILE | _FS_READ_DIR
+# Number of file system rights that each version of the interface knows.
+_FS_RIGHTS_BY_ABI = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
+
+
+def landlock_abi() -> int:
+    """The version of the kernel's Landlock, 0 where there is none."""
+    return max(0, _libc.syscall(_LANDLOCK_CREATE_RULESET, None, 0, 1))
+
+
+def _landlock(rules: dict) -> None:
+    """Confine this process and its children to the given paths; no TCP at all."""
+    abi = landlock_abi()
+    fs_rights = (1 << _FS_RIGHTS_BY_ABI.get(abi, 16)) - 1
+    tcp_rights = 3 if abi >= 4 else 0
+    scopes = 3 if abi >= 6 else 0
+    fields = [fs_rights]
+    if abi >= 4:
+        fields.append(tcp_rights)
+    if abi >= 6:
+        fields.append(scopes)
+    attributes = struct.pack(f"{len(fields)}Q", *fields)
+    ruleset = _check(_libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0), "landlock")
+    for paths, rights in ((rules["read"], _FS_READ), (rules["write"], fs_rights), (rules["device"], _FS_IOCTL_DEV | 6)):
+        for path in paths:
+            _landlock_path(ruleset, path, rights & fs_rights)
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    _check(_libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0), "landlock")
+    os.close(ruleset)
+
+
+def _landlock_path(ruleset: int, path: str, rights: int) -> None:
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        if not os.path.isdir(f"/proc/self/fd/{fd}"):
+            rights &= _FS_EXECUTE | _FS_WRITE_FILE | _FS_READ_FILE | _FS_IOCTL_DEV | 1 << 14
+        rule = struct.pack("=Qi", rights, fd)
+        _check(_libc.syscall(_LANDLOCK_ADD_RULE, ruleset, 1, rule, 0), "landlock rule")
+    finally:
+        os.close(fd)
+
+
+# Landlock says nothing on UDP, raw and netlink sockets; a filter on socket(2) does.
+_IO_URING_SETUP = 425
+_SECCOMP_BY_MACHINE = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
+
+
+def _no_sockets() -> None:
+    """Refuse sockets of every family but AF_UNIX from here on."""
+    audit_arch, socket_number = _SECCOMP_BY_MACHINE[os.uname().machine]
+    allow, refuse, kill = 0x7FFF0000, 0x00050000 | 97, 0x80000000
+    program = b"".join(
+        struct.pack("=HBBI", *step)
+        for step in (
+            (0x20, 0, 0, 4),  # the architecture of the call
+            (0x15, 1, 0, audit_arch),
+            (0x06, 0, 0, kill),
+            (0x20, 0, 0, 0),  # its number
+            (0x35, 0, 1, 0x40000000),  # x32 numbers would get around the next test
+            (0x06, 0, 0, kill),
+            (0x15, 0, 1, _IO_URING_SETUP),  # could make sockets unseen
+            (0x06, 0, 0, refuse),
+            (0x15, 0, 3, socket_number),
+            (0x20, 0, 0, 16),  # its first argument, the family
+            (0x15, 1, 0, socket.AF_UNIX),
+            (0x06, 0, 0, refuse),
+            (0x06, 0, 0, allow),
+        )
+    )
+    buffer = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
+    _check(_libc.prctl(_PR_SET_SECCOMP, 2, header, 0, 0), "seccomp")
+
+
+def probe() -> None:
+    """Print as JSON what this host lets a sandbox do; run with `--probe`."""
+    found: dict = {"landlock_abi": landlock_abi(), "seccomp": os.uname().machine in _SECCOMP_BY_MACHINE}
+    try:
+        _network(3128).close()
+        found["network"] = ""
+    except OSError as error:
+        found["network"] = str(error)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--probe":
+        probe()
+    else:
+        main()

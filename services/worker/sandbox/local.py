@@ -1,0 +1,207 @@
+"""The `local` provider: sessions on the runner's own machine.
+
+Files live in the session's folder; file tools work on it directly, below a root
+that no path or link leaves. Commands run in a shell that the launcher starts
+under the isolation of this host, with limits and, where the environment allows
+any network, behind the egress proxy.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from services.worker.sandbox.cgroups import ControlGroups, SessionGroup
+from services.worker.sandbox.egress import NetworkPolicy
+from services.worker.sandbox.folders import TOOL_OUTPUTS, VISIBLE, WORKSPACE, DiskMeter, FolderStore
+from services.worker.sandbox.isolation import PROXY_PORT, Isolation, detect
+from services.worker.sandbox.launching import LaunchedShell, Launcher, LaunchRequest
+from services.worker.sandbox.limits import SandboxLimits
+from services.worker.sandbox.provider import SandboxDescription
+from services.worker.sandbox.proxy import Connect, EgressProxy, Resolve, resolve_host
+from services.worker.tools import FileView, PersistentShell, ShellUnavailable, Toolbox, ToolOutcome, spill_opener
+from services.worker.tools.overflow import OpenSpill
+
+# Tools after which the session's folder may be larger than before.
+_GROWING = frozenset({"bash", "write", "edit"})
+
+
+class LocalProvider:
+    """Makes local sandboxes below one root folder."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        limits: SandboxLimits,
+        kind: str = "auto",
+        package_hosts: Sequence[str] = (),
+        resolve: Resolve = resolve_host,
+        connect: Connect = asyncio.open_connection,
+    ) -> None:
+        self.limits = limits
+        self.store = FolderStore(root)
+        self.launcher = Launcher()
+        self.package_hosts = tuple(package_hosts)
+        self._kind = kind
+        self._resolve = resolve
+        self._connect = connect
+
+    @cached_property
+    def groups(self) -> ControlGroups:
+        """The control groups of this runner; removes what a killed one left."""
+        return ControlGroups()
+
+    @cached_property
+    def isolation(self) -> Isolation:
+        """What holds on this host, found once."""
+        return detect(self._kind, self.store.root, self.groups)
+
+    def describe(self) -> SandboxDescription:
+        """Say what isolates here."""
+        return self.isolation.description
+
+    def open(self, session_id: str, environment: Mapping[str, Any]) -> "LocalSandbox":
+        """Return the session's sandbox with its folders made."""
+        return LocalSandbox(self, session_id, NetworkPolicy.of(environment, self.package_hosts))
+
+    def proxy(self, policy: NetworkPolicy) -> EgressProxy:
+        """Make a proxy for one shell."""
+        return EgressProxy(policy, resolve=self._resolve, connect=self._connect)
+
+    async def remove(self, session_id: str) -> None:
+        """Delete the session's folders."""
+        await self.store.remove(session_id)
+
+    async def aclose(self) -> None:
+        """End the launcher, and with it whatever still runs."""
+        await self.launcher.aclose()
+
+
+class LocalSandbox:
+    """One session: its folder, its shell, its share of the host."""
+
+    def __init__(self, provider: LocalProvider, session_id: str, policy: NetworkPolicy) -> None:
+        self._provider = provider
+        self._policy = policy
+        self._folders = provider.store.open(session_id)
+        self._files = FileView(self._folders.path, cwd=WORKSPACE, roots=VISIBLE)
+        self._spills = os.open(self._folders.host(TOOL_OUTPUTS), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._shell = PersistentShell(self._start_shell, cwd=WORKSPACE)
+        self._meter = DiskMeter(str(self._folders.path))
+        self._group: SessionGroup | None = None
+        self._proxy: EgressProxy | None = None
+        self._closed = False
+        self._toolbox = Toolbox(
+            files=self._files,
+            shell=self._shell,
+            new_spill=self._new_spill,
+            watch=self._watch_disk,
+            refuse_writes=self._refuse_writes,
+        )
+
+    async def run_tool(self, name: str, value: object) -> ToolOutcome:
+        """Run a tool and add what the model must know about its disk."""
+        outcome = await self._toolbox.run(name, value)
+        if name in _GROWING:
+            await self._meter.measure()
+            if note := self._over_limit():
+                return replace(outcome, text=f"{outcome.text}\n[{note}]")
+        return outcome
+
+    def limit_output(self, text: str, *, is_error: bool = False) -> ToolOutcome:
+        """Apply the overflow contract."""
+        return self._toolbox.limit(text, is_error=is_error)
+
+    def interrupt(self) -> bool:
+        """End the shell and all in it."""
+        return self._shell.interrupt()
+
+    async def close(self) -> None:
+        """End the shell, stop the proxy, give the host's resources back."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._shell.close()
+        await self._stop_proxy()
+        if self._group is not None:
+            self._provider.groups.remove(self._group)
+            self._group = None
+        self._files.close()
+        os.close(self._spills)
+
+    async def _start_shell(self, cwd: str) -> LaunchedShell:
+        provider, isolation = self._provider, self._provider.isolation
+        if not isolation.description.usable:
+            raise ShellUnavailable(" ".join(isolation.description.notes))
+        await self._stop_proxy()
+        proxied = isolation.proxied_network and self._policy.allows_something
+        if self._group is None:
+            self._group = provider.groups.create(provider.limits)
+        tag = "" if isolation.own_view else f"SANDBOX_ID={os.urandom(16).hex()}"
+        environment = isolation.environment(self._folders, proxied=proxied)
+        if tag:
+            environment["SANDBOX_ID"] = tag.partition("=")[2]
+        shell = await provider.launcher.spawn(
+            LaunchRequest(
+                argv=isolation.command(self._folders, provider.limits, own_network=proxied),
+                env=environment,
+                cwd="/" if isolation.own_view else self._folders.host(WORKSPACE),
+                cgroups=self._group.joins,
+                network_port=PROXY_PORT if proxied else 0,
+                landlock=isolation.landlock_rules(self._folders),
+                tag=tag,
+            )
+        )
+        if shell.listener is not None:
+            self._proxy = provider.proxy(self._policy)
+            await self._proxy.serve(shell.listener)
+        if cwd == WORKSPACE:
+            cwd = isolation.inside(self._folders, WORKSPACE)
+        os.write(shell.control_fd, _prelude(provider.limits, cwd, own_processes=isolation.own_view))
+        return shell
+
+    async def _stop_proxy(self) -> None:
+        if self._proxy is not None:
+            await self._proxy.close()
+            self._proxy = None
+
+    def _new_spill(self, identity: str) -> OpenSpill:
+        return spill_opener(self._spills, TOOL_OUTPUTS, f"{self._folders.session_id}-{identity}.txt")
+
+    async def _watch_disk(self) -> str | None:
+        await self._meter.measure()
+        return self._over_limit()
+
+    def _refuse_writes(self) -> str | None:
+        return self._over_limit()
+
+    def _over_limit(self) -> str | None:
+        limit, used = self._provider.limits.disk_bytes, self._meter.used_bytes
+        if used <= limit:
+            return None
+        return f"the session's files take {used} bytes of disk, more than the {limit} allowed; delete some"
+
+
+def _prelude(limits: SandboxLimits, cwd: str, *, own_processes: bool) -> bytes:
+    """The first lines of the shell's script: limits that every child inherits, and the folder."""
+    settings = [
+        ("c", 0),
+        ("f", limits.file_bytes // 1024),
+        ("n", limits.open_files),
+        ("t", limits.cpu_seconds),
+        ("v", limits.address_space_bytes // 1024),
+    ]
+    if own_processes:
+        # Counted within the sandbox; outside one it would count all of the user's processes.
+        settings.append(("u", limits.processes))
+    lines = [f"ulimit -{letter} {value} 2>/dev/null" for letter, value in settings]
+    quoted = cwd.replace("'", "'\\''")
+    lines.append(f"cd -- '{quoted}' 2>/dev/null")
+    with contextlib.suppress(UnicodeEncodeError):
+        return ("\n".join(lines) + "\n").encode()
+    return ("\n".join(lines[:-1]) + "\n").encode()

@@ -1,0 +1,181 @@
+"""The sandboxes of a runner, by session.
+
+Owns which sandboxes are open: opened when a session first needs one, kept warm
+between turns, and closed after some idle minutes, or earlier when there are too
+many (the longest unused one first). Files outlive the sandbox; only `remove`
+deletes them.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from services.worker.sandbox.limits import SandboxLimits
+from services.worker.sandbox.local import LocalProvider
+from services.worker.sandbox.provider import (
+    Sandbox,
+    SandboxDescription,
+    SandboxProvider,
+    SandboxProviderNotRegistered,
+)
+from services.worker.tools import ToolOutcome
+
+log = logging.getLogger(__name__)
+
+_SWEEP_SECONDS = 15.0
+
+
+@dataclass(slots=True)
+class _Warm:
+    sandbox: Sandbox
+    busy: int = 0
+    used_at: float = 0.0
+
+
+class SandboxManager:
+    """Hands out sandboxes. Use it inside a running event loop; `aclose` it."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        limits: SandboxLimits | None = None,
+        kind: str = "auto",
+        idle_seconds: float = 300.0,
+        max_warm: int = 64,
+        providers: Mapping[str, SandboxProvider] | None = None,
+    ) -> None:
+        if providers is None:
+            providers = {"local": LocalProvider(root, limits=limits or SandboxLimits(), kind=kind)}
+        self._providers = dict(providers)
+        self._idle_seconds = idle_seconds
+        self._max_warm = max_warm
+        self._warm: OrderedDict[str, _Warm] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """Names that an environment may ask for."""
+        return tuple(self._providers)
+
+    def describe(self) -> SandboxDescription:
+        """What isolates local sessions on this host."""
+        return self._providers["local"].describe()
+
+    def session(self, session_id: str, environment: Mapping[str, Any]) -> "SessionSandbox":
+        """Return the session's sandbox; nothing is started before a tool needs it.
+
+        Raises SandboxProviderNotRegistered for an environment of another build.
+        """
+        name = environment.get("sandbox_provider") or environment.get("hosting_type") or "local"
+        provider = self._providers.get(name)
+        if provider is None:
+            raise SandboxProviderNotRegistered(str(name))
+        return SessionSandbox(self, session_id, lambda: provider.open(session_id, environment))
+
+    async def remove(self, session_id: str) -> None:
+        """Close the session's sandbox and delete its files."""
+        await self._close(session_id)
+        for provider in self._providers.values():
+            await provider.remove(session_id)
+
+    async def aclose(self) -> None:
+        """Close every sandbox."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+            self._sweeper = None
+        await asyncio.gather(*(self._close(session_id) for session_id in list(self._warm)))
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        for provider in self._providers.values():
+            await provider.aclose()
+
+    def _acquire(self, session_id: str, open_sandbox: Callable[[], Sandbox]) -> _Warm:
+        warm = self._warm.get(session_id)
+        if warm is None:
+            warm = self._warm[session_id] = _Warm(open_sandbox())
+            self._evict()
+        self._warm.move_to_end(session_id)
+        warm.busy += 1
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep(), name="sandbox sweeper")
+        return warm
+
+    def _release(self, warm: _Warm) -> None:
+        warm.busy -= 1
+        warm.used_at = asyncio.get_running_loop().time()
+
+    def _evict(self) -> None:
+        """Close the longest unused sandboxes beyond the allowed number."""
+        surplus = len(self._warm) - self._max_warm
+        for session_id in [each for each, warm in self._warm.items() if not warm.busy][: max(surplus, 0)]:
+            # The newest entry is the one being opened.
+            if session_id != next(reversed(self._warm)):
+                self._close_soon(session_id)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(min(_SWEEP_SECONDS, self._idle_seconds))
+            limit = asyncio.get_running_loop().time() - self._idle_seconds
+            for session_id, warm in list(self._warm.items()):
+                if not warm.busy and warm.used_at < limit:
+                    self._close_soon(session_id)
+
+    def _close_soon(self, session_id: str) -> None:
+        warm = self._warm.pop(session_id)
+        task = asyncio.create_task(warm.sandbox.close(), name=f"close sandbox {session_id}")
+        self._closing.add(task)
+        task.add_done_callback(self._closed)
+
+    def _closed(self, task: asyncio.Task[None]) -> None:
+        self._closing.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("closing a sandbox failed", exc_info=task.exception())
+
+    async def _close(self, session_id: str) -> None:
+        warm = self._warm.pop(session_id, None)
+        if warm is not None:
+            await warm.sandbox.close()
+
+
+class SessionSandbox:
+    """A session's handle: opens the sandbox when needed, and again after it was reaped."""
+
+    def __init__(self, manager: SandboxManager, session_id: str, open_sandbox: Callable[[], Sandbox]) -> None:
+        self._manager = manager
+        self._session_id = session_id
+        self._open = open_sandbox
+
+    async def run_tool(self, name: str, value: object) -> ToolOutcome:
+        """Run a tool; failures of any kind come back as an outcome."""
+        try:
+            warm = self._manager._acquire(self._session_id, self._open)
+        except OSError as error:
+            log.exception("the sandbox of %s cannot be opened", self._session_id)
+            return ToolOutcome(f"The session's sandbox cannot be opened: {error.strerror}.", is_error=True)
+        try:
+            return await warm.sandbox.run_tool(name, value)
+        finally:
+            self._manager._release(warm)
+
+    def limit_output(self, text: str, *, is_error: bool = False) -> ToolOutcome:
+        """Apply the overflow contract to output that was made elsewhere."""
+        warm = self._manager._acquire(self._session_id, self._open)
+        try:
+            return warm.sandbox.limit_output(text, is_error=is_error)
+        finally:
+            self._manager._release(warm)
+
+    def interrupt(self) -> bool:
+        """End everything that runs in the session's shell."""
+        warm = self._manager._warm.get(self._session_id)
+        return warm.sandbox.interrupt() if warm else False
+
+    async def close(self) -> None:
+        """End the session's shell and release it; files stay."""
+        await self._manager._close(self._session_id)

@@ -1,0 +1,215 @@
+"""The HTTP proxy through which a sandbox reaches the network.
+
+Serves a socket that listens inside the sandbox's own network. Takes CONNECT and
+plain HTTP in absolute form, asks the policy, resolves the name here, refuses
+every address that is not public, and connects to the very address it checked.
+Connections are bounded in number and end when idle or when the proxy closes.
+"""
+
+import asyncio
+import contextlib
+import logging
+import re
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from services.worker.sandbox.egress import NetworkPolicy, is_public, normal_host, split_port
+
+log = logging.getLogger(__name__)
+
+_HEAD_BYTES = 32 * 1024
+_HEAD_SECONDS = 30.0
+_CONNECT_SECONDS = 15.0
+_IDLE_SECONDS = 600.0
+_CHUNK_BYTES = 64 * 1024
+_MAX_CONNECTIONS = 64
+_HOP_HEADERS = frozenset({b"connection", b"proxy-connection", b"proxy-authorization", b"keep-alive"})
+_METHOD = re.compile(rb"[A-Z]{1,20}")
+
+# Addresses of a host, as text.
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+Connect = Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    host: str
+    port: int
+    # What is sent to the target first; None for a tunnel.
+    head: bytes | None
+
+
+class _Refused(Exception):
+    def __init__(self, status: str, reason: str) -> None:
+        self.status = status
+        super().__init__(reason)
+
+
+async def resolve_host(host: str, port: int) -> list[str]:
+    """Ask the host's resolver."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+class EgressProxy:
+    """One sandbox's proxy."""
+
+    def __init__(
+        self,
+        policy: NetworkPolicy,
+        *,
+        resolve: Resolve = resolve_host,
+        connect: Connect = asyncio.open_connection,
+    ) -> None:
+        self._policy = policy
+        self._resolve = resolve
+        self._connect = connect
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.Task[None]] = set()
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Begin to accept on a listening socket, which is ours from here on."""
+        listener.setblocking(False)
+        self._server = await asyncio.start_server(self._accept, sock=listener, limit=_HEAD_BYTES)
+
+    async def close(self) -> None:
+        """Stop, and cut what is open."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._open):
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+        if self._server is not None:
+            await self._server.wait_closed()
+            self._server = None
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        try:
+            await self._answer(reader, writer)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            # The other side went away or talked nonsense; there is nobody to tell.
+            pass
+        except asyncio.CancelledError:
+            # Only `close` cancels; a cancelled handler would be logged as a failure.
+            pass
+        finally:
+            self._open.discard(task)
+            await _close(writer)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if len(self._open) > _MAX_CONNECTIONS:
+                raise _Refused("503 Service Unavailable", "Too many connections at once.")
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _HEAD_SECONDS)
+            request = _parse(head)
+            upstream_reader, upstream = await self._dial(request)
+        except _Refused as refusal:
+            text = f"{refusal}\n".encode()
+            writer.write(f"HTTP/1.1 {refusal.status}\r\nContent-Type: text/plain\r\n".encode())
+            writer.write(f"Content-Length: {len(text)}\r\nConnection: close\r\n\r\n".encode() + text)
+            await writer.drain()
+            return
+        try:
+            if request.head is None:
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            else:
+                upstream.write(request.head)
+            await _relay(reader, writer, upstream_reader, upstream)
+        finally:
+            await _close(upstream)
+
+    async def _dial(self, request: _Request) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if not self._policy.allows(request.host, request.port):
+            log.info("egress refused by policy: %s:%d", request.host, request.port)
+            raise _Refused("403 Forbidden", f"The environment's network policy does not allow {request.host}.")
+        try:
+            addresses = await asyncio.wait_for(self._resolve(request.host, request.port), _CONNECT_SECONDS)
+        except (OSError, TimeoutError, UnicodeError):
+            raise _Refused("502 Bad Gateway", f"{request.host} cannot be resolved.") from None
+        public = [address for address in addresses if is_public(address)]
+        if not public:
+            log.info("egress refused by address: %s:%d", request.host, request.port)
+            raise _Refused("403 Forbidden", f"{request.host} has no public address.")
+        for address in public[:4]:
+            try:
+                return await asyncio.wait_for(self._connect(address, request.port), _CONNECT_SECONDS)
+            except (OSError, TimeoutError):
+                continue
+        raise _Refused("502 Bad Gateway", f"{request.host} cannot be reached.")
+
+
+def _parse(head: bytes) -> _Request:
+    line, _, rest = head.partition(b"\r\n")
+    parts = line.split(b" ")
+    if len(parts) != 3 or not _METHOD.fullmatch(parts[0]) or not parts[2].startswith(b"HTTP/1."):
+        raise _Refused("400 Bad Request", "Not an HTTP request.")
+    method, target, version = parts
+    if method == b"CONNECT":
+        name, port = split_port(target.decode("latin-1"))
+        return _Request(_host(name), _valid_port(port), None)
+    try:
+        url = urlsplit(target.decode("ascii"))
+        port = url.port
+    except ValueError:
+        raise _Refused("400 Bad Request", "The URL is malformed.") from None
+    if url.scheme != "http" or not url.hostname:
+        raise _Refused("400 Bad Request", "Send an absolute http:// URL, or CONNECT.")
+    host = _host(url.hostname)
+    path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+    headers = [
+        header
+        for header in rest.removesuffix(b"\r\n\r\n").split(b"\r\n")
+        if header and header.partition(b":")[0].strip().lower() not in _HOP_HEADERS
+    ]
+    first = b" ".join((method, path.encode(), version))
+    return _Request(host, _valid_port(port or 80), b"\r\n".join((first, *headers, b"Connection: close", b"", b"")))
+
+
+def _host(name: str) -> str:
+    host = normal_host(name)
+    if host is None or "*" in host:
+        raise _Refused("400 Bad Request", "The host name is malformed.")
+    return host
+
+
+def _valid_port(port: int | None) -> int:
+    if not port:
+        raise _Refused("400 Bad Request", "The port is missing or malformed.")
+    return port
+
+
+async def _relay(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    upstream_reader: asyncio.StreamReader,
+    upstream: asyncio.StreamWriter,
+) -> None:
+    up = asyncio.create_task(_pump(reader, upstream))
+    down = asyncio.create_task(_pump(upstream_reader, writer))
+    try:
+        # The answer's end is the end; the request's end only closes that half.
+        await down
+    finally:
+        for task in (up, down):
+            task.cancel()
+        await asyncio.gather(up, down, return_exceptions=True)
+
+
+async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError, TimeoutError):
+        while data := await asyncio.wait_for(source.read(_CHUNK_BYTES), _IDLE_SECONDS):
+            sink.write(data)
+            await sink.drain()
+        if sink.can_write_eof():
+            sink.write_eof()
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError, asyncio.CancelledError):
+        await writer.wait_closed()
