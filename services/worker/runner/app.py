@@ -35,7 +35,12 @@ from services.worker.tools import TOOL_SPECS
 class Runner:
     """The parts of one runner process, wired and not started."""
 
-    def __init__(self, settings: RunnerSettings, create_provider: Create = registry.create) -> None:
+    def __init__(
+        self,
+        settings: RunnerSettings,
+        create_provider: Create = registry.create,
+        sandboxes: SandboxManager | None = None,
+    ) -> None:
         self.runner_id = new_id("runner")
         self._settings = settings
         self._nats: Nats | None = None
@@ -47,7 +52,7 @@ class Runner:
         turns = self._channels[0].stub(TurnsServiceStub)
         self._vault = self._channels[1].stub(SettingsServiceStub)
         self._cache = ConversationCache(settings.runner_context_cache_bytes)
-        self.sandboxes = SandboxManager(settings.data_dir / "sandboxes", kind=settings.sandbox)
+        self.sandboxes = sandboxes or SandboxManager(settings.data_dir / "sandboxes", kind=settings.sandbox)
         self.access = ModelAccessCache(self._fetch_access, create_provider)
         calls = TurnSessions(turns, self._cache)
         self.claims = Claims(
@@ -129,13 +134,13 @@ async def build() -> Service:
     return compose(load_settings())
 
 
-def compose(settings: RunnerSettings, create_provider: Create = registry.create) -> Service:
-    """Wire a runner. Tests give model providers of their own."""
+def compose(settings: RunnerSettings, runner: Runner | None = None) -> Service:
+    """Wire a runner. A test may give one whose models or sandboxes are its own."""
     service = Service(
         "runner",
         supervisor_fd=settings.supervisor_fd,
         log_level=settings.log_level,
         grace_seconds=settings.grace_seconds,
     )
-    Runner(settings, create_provider).add_to(service)
+    (runner or Runner(settings)).add_to(service)
     return service

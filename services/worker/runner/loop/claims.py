@@ -12,6 +12,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from typing import Any
 
 from kit.errors import DomainError
@@ -91,11 +92,10 @@ class Claims:
     async def keep(self) -> None:
         """Renew leases and stop turns whose lease ran out, for ever."""
         context = CallContext(request_id=new_id("req"), principal_id=self._runner_id)
-        tick_seconds = self._lease_seconds / 12
         renewal: asyncio.Task[None] | None = None
         try:
             while True:
-                await asyncio.sleep(tick_seconds)
+                await asyncio.sleep(self._lease_seconds / 12)
                 for turn, _ in self._held.values():
                     if turn.lease.remaining_seconds() <= 0:
                         turn.lose()
@@ -140,7 +140,9 @@ class Claims:
     def _take(self, grant: TurnGrant) -> None:
         self._told_free -= 1
         lease = Lease(grant.session.id, grant.epoch)
-        lease.extend(time.monotonic(), grant.lease_seconds or self._lease_seconds)
+        lease.extend(time.monotonic(), grant.lease_seconds)
+        # Renewals keep to the shortest lease that was seen, whatever this process was configured for.
+        self._lease_seconds = min(self._lease_seconds, grant.lease_seconds)
         # What a former turn of the session still does here must be over before the new one begins.
         former = [entry for (session_id, _), entry in self._held.items() if session_id == lease.session_id]
         turn = Turn(grant, lease, self._services)
@@ -198,7 +200,11 @@ class Claims:
         for request in self._announcements(self._cache.everything()):
             yield request
         while True:
-            await self._news.wait()
+            # Without news it says once per lease that it is there: a grant that never arrived, or a pause of this
+            # process, may have left the service with another belief.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._lease_seconds):
+                    await self._news.wait()
             if self._told_free > 1 and not self._draining:
                 await asyncio.sleep(ANNOUNCE_LINGER_SECONDS)
             self._news.clear()

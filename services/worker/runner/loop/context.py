@@ -191,7 +191,7 @@ def usable_blocks(content: object) -> list[Block]:
         return [{"type": "text", "text": content}] if content.strip() else []
     if not isinstance(content, list):
         return []
-    return [block for block in content if block["type"] in _BLOCK_TYPES and (block.get("text") or "x").strip()]
+    return [block for block in content if block["type"] in _BLOCK_TYPES and block.get("text", "x").strip()]
 
 
 def _no_result(call: Call) -> Block:

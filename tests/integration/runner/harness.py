@@ -1,0 +1,285 @@
+"""A real runner over a real sessions service; only the model, vault and (where a test says so) the tools are played."""
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from kit.ids import new_id
+from kit.rpc.server import Server
+from kit.testing import await_until
+from managed_agents.sessions.v1 import agents_pb2, sessions_pb2
+from managed_agents.vault.v1.vault_pb2 import GetModelAccessResponse
+from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceServicer, add_SettingsServiceServicer_to_server
+from services.worker.runner.app import Runner, compose
+from services.worker.runner.config import RunnerSettings
+from services.worker.runner.models.base import (
+    ModelAccess,
+    ModelDelta,
+    ModelInfo,
+    ModelRequest,
+    Stop,
+    StopReason,
+    TextDelta,
+    TokenUsage,
+    ToolCall,
+    UsageReport,
+)
+from services.worker.runner.models.demo import DemoModel
+from services.worker.tools import ToolOutcome
+from tests.integration.sessions.turn_driver import Replica, replica, user
+
+TOOLSET = {"type": "agent_toolset_20260401"}
+ASKING = {"type": "agent_toolset_20260401", "default_config": {"permission_policy": {"type": "always_ask"}}}
+CUSTOM = {
+    "type": "custom",
+    "name": "lookup",
+    "description": "Looks a name up.",
+    "input_schema": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+}
+
+Part = ModelDelta | Exception | Callable[[], Awaitable[None]]
+
+
+def wait_at(gate: "Gate") -> Part:
+    """A place in an answer where the model waits."""
+
+    async def wait() -> None:
+        await gate()
+
+    return wait
+
+
+def say(text: str, *, input_tokens: int = 10, output_tokens: int = 5) -> list[Part]:
+    """A plain answer."""
+    usage = UsageReport(TokenUsage(input_tokens, output_tokens))
+    return [TextDelta(text), usage, Stop(StopReason.END_TURN)]
+
+
+def call(*calls: tuple[str, dict[str, Any]]) -> list[Part]:
+    """An answer that calls tools."""
+    made: list[Part] = [ToolCall(new_id("toolu"), name, arguments) for name, arguments in calls]
+    return [*made, UsageReport(TokenUsage(10, 8)), Stop(StopReason.TOOL_USE)]
+
+
+@dataclass
+class ScriptedModel:
+    """Gives its answers in order and remembers what it was asked; the last answer is repeated."""
+
+    answers: list[list[Part]]
+    requests: list[ModelRequest] = field(default_factory=list)
+    closed: int = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelDelta, None]:
+        """Play the next answer."""
+        self.requests.append(request)
+        parts = self.answers[min(len(self.requests), len(self.answers)) - 1]
+        try:
+            for part in parts:
+                if isinstance(part, Exception):
+                    raise part
+                if callable(part):
+                    await part()
+                else:
+                    yield part
+        finally:
+            self.closed += 1
+
+    async def list_models(self) -> list[ModelInfo]:
+        """One."""
+        return [ModelInfo("scripted", "Scripted")]
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class PlayedSandboxes:
+    """Stands in for the sandboxes: `run` is what every tool does."""
+
+    providers = ("local",)
+
+    def __init__(self, run: Callable[[str, Any], Awaitable[ToolOutcome]] | None = None) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.interrupts = 0
+        self._run = run
+
+    def session(self, session_id: str, environment: Any) -> "PlayedSandboxes":
+        """All sessions share one."""
+        return self
+
+    async def run_tool(self, name: str, value: Any) -> ToolOutcome:
+        """Note the call, and do what the test says."""
+        self.calls.append((name, value))
+        return await self._run(name, value) if self._run else ToolOutcome(f"ran {name}")
+
+    def interrupt(self) -> bool:
+        """Count."""
+        self.interrupts += 1
+        return True
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+class PlayedVault(SettingsServiceServicer):
+    """Hands out one access, which a test may change."""
+
+    def __init__(self) -> None:
+        self.answer = GetModelAccessResponse(vendor="demo", default_model="demo", revision=1, options_json=b"{}")
+        self.asked = 0
+
+    async def GetModelAccess(self, request: Any, context: Any) -> GetModelAccessResponse:
+        """As the test left it."""
+        self.asked += 1
+        return self.answer
+
+
+class World:
+    """What a test drives."""
+
+    def __init__(self, clients: Replica, folder: Path, nats_url: str) -> None:
+        self.clients = clients
+        self.folder = folder
+        self.nats_url = nats_url
+        self.sessions_address = ""
+        self.vault = PlayedVault()
+        self.vault_address = f"unix:{folder}/vault.sock"
+
+    @asynccontextmanager
+    async def runner(self, model: Any = None, sandboxes: Any = None, **options: Any) -> AsyncIterator[Runner]:
+        """A running runner in this process, stopped in order afterwards."""
+        settings = RunnerSettings(
+            sessions_address=self.sessions_address,
+            vault_address=self.vault_address,
+            nats_url=self.nats_url,
+            listen=f"unix:{self.folder}/{new_id('r')[-8:]}.sock",
+            data_dir=self.folder,
+            model_retry_seconds=0.02,
+            **{"runner_drain_seconds": 1.0, **options},
+        )
+
+        def create(access: ModelAccess) -> Any:
+            return model or DemoModel(access)
+
+        runner = Runner(settings, create, sandboxes or PlayedSandboxes())
+        service = compose(settings, runner)
+        await service.start()
+        try:
+            yield runner
+        finally:
+            await service.stop()
+
+    @asynccontextmanager
+    async def runner_process(
+        self, failpoints: str = "", **environment: str
+    ) -> AsyncIterator[asyncio.subprocess.Process]:
+        """A runner as a process of its own, with the demo model; killed afterwards if it still lives."""
+        variables = {
+            "SESSIONS_ADDRESS": self.sessions_address,
+            "VAULT_ADDRESS": self.vault_address,
+            "NATS_URL": self.nats_url,
+            "LISTEN": f"unix:{self.folder}/{new_id('r')[-8:]}.sock",
+            "DATA_DIR": str(self.folder / "data"),
+            "FAILPOINTS": failpoints,
+            "RUNNER_DRAIN_SECONDS": "1",
+            **environment,
+        }
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "services.worker.runner",
+            env=os.environ | {f"MANAGED_AGENTS_{name}": value for name, value in variables.items()},
+        )
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    async def session(self, *tools: Any, system: str | None = "Be brief.") -> str:
+        """A session of an agent with these tools."""
+        agent = {"name": "tester", "model": "default", "system": system, "tools": list(tools)}
+        created = await self.clients.agents.CreateAgent(
+            agents_pb2.CreateAgentRequest(definition_json=orjson.dumps(agent))
+        )
+        body = {"agent": created.agent.id, "environment_id": "env_default"}
+        request = sessions_pb2.CreateSessionRequest(definition_json=orjson.dumps(body))
+        return (await self.clients.sessions.CreateSession(request)).session.id
+
+    async def say(self, session_id: str, *texts: str) -> None:
+        """Messages of a person, in one request."""
+        await self.clients.send(session_id, *(user(text) for text in texts))
+
+    async def until(self, session_id: str, *statuses: str, seconds: float = 10) -> list[dict[str, Any]]:
+        """The log once the session has one of the statuses."""
+        wanted = statuses or ("idle",)
+
+        async def reached() -> bool:
+            return await self.clients.status(session_id) in wanted
+
+        await await_until(reached, timeout=seconds, message=f"{session_id} is {' or '.join(wanted)}")
+        return await self.clients.log(session_id)
+
+    async def until_logged(self, session_id: str, event_type: str, count: int = 1) -> list[dict[str, Any]]:
+        """The log once it has so many events of a type."""
+
+        async def there() -> bool:
+            log = await self.clients.log(session_id)
+            return sum(event["type"] == event_type for event in log) >= count
+
+        await await_until(there, message=f"{count} {event_type} in {session_id}")
+        return await self.clients.log(session_id)
+
+
+@asynccontextmanager
+async def world(dsn: str, nats_url: str, **settings: Any) -> AsyncIterator[World]:
+    """Sessions and vault, and no runner yet."""
+    with tempfile.TemporaryDirectory(prefix="ma-") as name:
+        folder = Path(name)
+        async with replica(dsn, nats_url, folder, sweep_seconds=0.1, **settings) as clients:
+            made = World(clients, folder, nats_url)
+            made.sessions_address = f"unix:{name}/{next(file for file in os.listdir(name) if file.endswith('.sock'))}"
+            server = Server(made.vault_address, service="vault")
+            server.add(add_SettingsServiceServicer_to_server, made.vault)
+            await server.start()
+            try:
+                yield made
+            finally:
+                await server.stop()
+
+
+def types(log: list[dict[str, Any]]) -> list[str]:
+    """The types of a log."""
+    return [event["type"] for event in log]
+
+
+def of(log: list[dict[str, Any]], event_type: str) -> list[dict[str, Any]]:
+    """The events of one type."""
+    return [event for event in log if event["type"] == event_type]
+
+
+def text_of(event: dict[str, Any]) -> str:
+    """The text of an event's content."""
+    return "".join(block["text"] for block in event["content"])
+
+
+class Gate:
+    """A place where a model or tool of a test waits until the test opens it."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.opened = asyncio.Event()
+
+    async def __call__(self, *_arguments: Any) -> ToolOutcome:
+        """Wait here."""
+        self.reached.set()
+        await self.opened.wait()
+        return ToolOutcome("passed the gate")
