@@ -76,10 +76,13 @@ class Consumer:
             max_ack_pending=1_000,
         )
         self._stopping = asyncio.Event()
+        self._renew = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin in the background; neither NATS nor the stream need to exist yet."""
+        # A server that lost its disk lost the consumer too, and a fetch would wait for ever.
+        self._nats.on_reconnect(self._renew.set)
         self._task = asyncio.create_task(self._run(), name=f"consumer {self._name}")
 
     async def stop(self) -> None:
@@ -105,9 +108,10 @@ class Consumer:
                 await self._pause(1.0)
 
     async def _consume(self) -> None:
+        self._renew.clear()
         subscription = await self._subscribe()
         try:
-            while not self._stopping.is_set():
+            while not self._stopping.is_set() and not self._renew.is_set():
                 try:
                     (message,) = await subscription.fetch(1, timeout=_FETCH_SECONDS)
                 except (TimeoutError, nats.errors.TimeoutError):

@@ -131,6 +131,7 @@ class Nats:
             disconnected_cb=self._lost,
             reconnected_cb=self._back,
         )
+        self._told_lost = False
         self._connected.set()
         for subject, callback, options in self._waiting:
             await self.client.subscribe(subject, cb=callback, **options)

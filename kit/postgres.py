@@ -246,7 +246,7 @@ class Database:
         pause = 0.05
         while True:
             if self._closed:
-                raise Unavailable("This process is stopping.")
+                raise Unavailable("This process has no open database now.")
             try:
                 return await self.connect()
             except psycopg.OperationalError as error:

@@ -22,7 +22,7 @@ from typing import Any
 
 import grpc
 
-from kit.errors import DeadlineExceeded
+from kit.errors import DeadlineExceeded, Unavailable
 from kit.rpc.context import CONTEXT_KEY, CallContext, context_or_none
 from kit.rpc.options import CHANNEL_OPTIONS, target
 from kit.rpc.status import unpack
@@ -112,6 +112,8 @@ class Unary:
             seconds = time_for(context, self._timeout_seconds if timeout_seconds is None else timeout_seconds)
             try:
                 return await self._method(request, timeout=seconds, metadata=metadata, wait_for_ready=wait)
+            except (asyncio.CancelledError, grpc.aio.UsageError) as cut:
+                raise _cut_off(cut) from None
             except grpc.aio.AioRpcError as failed:
                 if wait or not retry or failed.code() is not grpc.StatusCode.UNAVAILABLE:
                     raise unpack(failed) from None
@@ -137,21 +139,29 @@ class Streaming:
         limit = timeout_seconds
         if limit is not None or (context is not None and context.deadline is not None):
             limit = time_for(context, limit)
-        return Answers(self._method(request, timeout=limit, metadata=outgoing(context, self._authorization)))
+        metadata = outgoing(context, self._authorization)
+        try:
+            return Answers(self._method(request, timeout=limit, metadata=metadata))
+        except grpc.aio.UsageError as cut:
+            raise _cut_off(cut) from None
 
 
 class Answers:
-    """The answers of a streaming call. `cancel()` ends it; leaving the loop early needs it too."""
+    """The answers of a streaming call. `cancel()` ends it, and with it the loop over them, without an error."""
 
-    __slots__ = ("call",)
+    __slots__ = ("_cancelled", "call")
 
     def __init__(self, call: Any) -> None:
         self.call = call
+        self._cancelled = False
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         try:
             async for answer in self.call:
                 yield answer
+        except (asyncio.CancelledError, grpc.aio.UsageError) as cut:
+            if not self._cancelled or _is_being_cancelled():
+                raise _cut_off(cut) from None
         except grpc.aio.AioRpcError as failed:
             raise unpack(failed) from None
         finally:
@@ -161,12 +171,30 @@ class Answers:
         """Send one more message on a stream that was opened without an iterator."""
         try:
             await self.call.write(request)
+        except (asyncio.CancelledError, asyncio.InvalidStateError, grpc.aio.UsageError) as cut:
+            raise _cut_off(cut) from None
         except grpc.aio.AioRpcError as failed:
             raise unpack(failed) from None
 
     def cancel(self) -> None:
         """End the call now."""
+        self._cancelled = True
         self.call.cancel()
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _cut_off(cut: BaseException) -> BaseException:
+    """What a cancelled call means: the task's own end, or a channel that was closed under it.
+
+    gRPC tells both by CancelledError, and a task that took the second for the first would end without a word.
+    """
+    if isinstance(cut, asyncio.CancelledError) and _is_being_cancelled():
+        return cut
+    return Unavailable("The connection to another part of the platform was closed.")
 
 
 def outgoing(context: CallContext | None, authorization: Metadata = ()) -> Metadata:

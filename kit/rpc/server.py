@@ -18,10 +18,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import grpc
-import psycopg
 from grpc_health.v1 import health_pb2_grpc
 
-from kit.errors import DomainError, Unauthenticated, Unavailable
+from kit.errors import DomainError, Unauthenticated
 from kit.rpc.context import CONTEXT_KEY, CallContext, current_context, parse_context, set_context
 from kit.rpc.health import Health
 from kit.rpc.options import SERVER_OPTIONS, bind
@@ -157,9 +156,6 @@ class Server:
             if error.code == "INTERNAL":
                 log.error("call failed", method=method, reason=error.reason, exc_info=error)
             code, message, encoded = pack(error, self._service)
-        elif isinstance(error, psycopg.OperationalError):
-            log.error("call failed at the database", method=method, exc_info=error)
-            code, message, encoded = pack(Unavailable("The database can't be reached now."), self._service)
         else:
             log.error("call failed", method=method, exc_info=error)
             code, message, encoded = grpc.StatusCode.INTERNAL, INTERNAL_TEXT, b""

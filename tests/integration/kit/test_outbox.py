@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 import time
@@ -182,6 +183,30 @@ async def test_rows_wait_while_nats_is_away_and_postgres_connections_break(datab
         server.start()
         await await_until(lambda: empty(database), timeout=20)
         assert await published(nats, stream) == numbers(15)
+        await relay.stop()
+        await nats.close()
+    finally:
+        server.stop()
+
+
+async def test_a_server_that_lost_its_disk_gets_stream_and_consumer_anew(database, tmp_path, stream):
+    server = EmbeddedNats(tmp_path / "own-nats")
+    nats = await connect(server.start(), "test")
+    effects = Effects(database)
+    relay = Relay(database, nats, stream, [f"{stream}.>"])
+    consumer = Consumer(database, nats, stream=stream, name="c", subjects=[f"{stream}.>"], handler=effects.handle)
+    try:
+        await relay.start()
+        await consumer.start()
+        await write(database, stream, 0, 1)
+        await await_until(lambda: effects.are(["m0"]))
+        server.kill()
+        shutil.rmtree(tmp_path / "own-nats" / "jetstream")
+        await await_until(lambda: not nats.connected)
+        server.start()
+        await write(database, stream, 1, 1)
+        await await_until(lambda: effects.are(["m0", "m1"]), timeout=20)
+        await consumer.stop()
         await relay.stop()
         await nats.close()
     finally:

@@ -280,6 +280,40 @@ async def test_an_abandoned_stream_ends_at_the_server(turns):
     await asyncio.wait_for(turns.ended.wait(), 5)
 
 
+async def test_a_stream_that_is_cancelled_on_purpose_just_ends(turns):
+    turns.behaviour = asyncio.Event().wait
+    answers = turns.stub.ReadTurnContext(pb.ReadTurnContextRequest())
+    got = []
+
+    async def read() -> str:
+        async for answer in answers:
+            got.append(answer)
+        return "ended"
+
+    reading = asyncio.create_task(read())
+    await await_until(lambda: turns.calls)
+    answers.cancel()
+    assert await reading == "ended"
+    assert len(got) == 1
+
+
+@pytest.mark.parametrize("call", [unary, stream, bidi])
+async def test_a_closed_channel_is_told_from_a_cancelled_task(turns, call):
+    turns.behaviour = asyncio.Event().wait
+    cancelled = asyncio.create_task(call(turns))
+    await await_until(lambda: turns.calls == 1)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    calling = asyncio.create_task(call(turns))
+    await await_until(lambda: turns.calls == 2)
+    await turns.channel.close()
+    with pytest.raises(errors.Unavailable):
+        await calling
+    with pytest.raises(errors.Unavailable):
+        await call(turns)
+
+
 async def test_health_follows_the_server_and_lets_it_stop(turns):
     async with grpc.aio.insecure_channel(turns.address) as channel:
         health = health_pb2_grpc.HealthStub(channel)

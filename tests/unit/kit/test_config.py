@@ -15,15 +15,6 @@ class Settings(BaseServiceSettings):
     vendor_key: SecretStr | None = Field(default=None, validation_alias="VENDOR_API_KEY")
 
 
-@pytest.fixture(autouse=True)
-def _empty(monkeypatch):
-    import os
-
-    for name in os.environ:
-        if name.startswith("MANAGED_AGENTS_"):
-            monkeypatch.delenv(name)
-
-
 def test_the_environment_is_read(monkeypatch, tmp_path):
     (tmp_path / "token").write_text("  abc\n")
     monkeypatch.setenv("MANAGED_AGENTS_SECONDS", "2.5")
