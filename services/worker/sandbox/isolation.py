@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class Isolation:
     bash: str = ""
     binary: str = ""
     own_etc: Path = Path()
-    toolchains: Toolchains = Toolchains()
+    toolchains: Toolchains = field(default_factory=Toolchains)
     # Whether a network with nothing but our proxy can be made.
     proxied_network: bool = False
 

@@ -76,9 +76,11 @@ def main() -> None:
 
 def _serve_one(control: socket.socket, sandboxes: "_Sandboxes") -> bool:
     try:
-        data, fds, _, _ = socket.recv_fds(control, _MESSAGE_BYTES, 8, socket.MSG_CMSG_CLOEXEC)
+        data, fds, _, _ = socket.recv_fds(control, _MESSAGE_BYTES, 8)
     except OSError:
         return False
+    for fd in fds:
+        os.set_inheritable(fd, False)
     if not data:
         return False
     request = json.loads(data)
@@ -192,10 +194,10 @@ def _find_tagged(needle: bytes, me: int) -> set[int]:
 
 def _become(request: dict, fds: list[int]) -> None:
     """Turn this forked child into the sandbox; never returns."""
-    reply = socket.socket(fileno=fds[4])
+    # Descriptors arrive with any number; keep clear of those that are assigned below.
+    stdin, output, status, _, reply_fd = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 32) for fd in fds)
+    reply = socket.socket(fileno=reply_fd)
     try:
-        # Pipes arrive with any number; keep clear of those that are assigned below.
-        stdin, output, status = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 32) for fd in fds[:3])
         for path in request["cgroups"]:
             with open(path, "w") as stream:
                 stream.write("0")

@@ -220,7 +220,9 @@ async def _receive(loop: asyncio.AbstractEventLoop, reply: socket.socket) -> tup
     finally:
         loop.remove_reader(reply.fileno())
     try:
-        data, fds, _, _ = socket.recv_fds(reply, 8192, 1, socket.MSG_CMSG_CLOEXEC)
+        data, fds, _, _ = socket.recv_fds(reply, 8192, 1)
     except ConnectionResetError:
         return b"", []
+    for fd in fds:
+        os.set_inheritable(fd, False)
     return data, fds
