@@ -28,6 +28,7 @@ from .operation import Operation
 from .operation.dispatch import build_routes, no_route
 from .operation.docs import page as reference_page
 from .operation.openapi import document
+from .operation.protocol import EnvelopeProtocol
 from .operation.shell import Shell
 from .routes import agents, environments, models, sessions
 from .routes.events import EventRoutes
@@ -115,7 +116,7 @@ class HttpServer:
             uvicorn.Config(
                 app,
                 loop="none",
-                http="httptools",
+                http=EnvelopeProtocol,
                 ws="none",
                 lifespan="off",
                 access_log=False,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from .shapes import JUDGED, Description, Label, Metadata, MetadataPatch, Page, Rendered, Shape
 
@@ -30,7 +31,7 @@ CONFIG = {
 }
 Config = Annotated[Any, JUDGED, WithJsonSchema({"anyOf": [CONFIG, {"type": "null"}]})]
 Network = Annotated[Any, JUDGED, WithJsonSchema({"anyOf": [NETWORK, {"type": "null"}]})]
-Packages = Annotated[Any, JUDGED, WithJsonSchema({"anyOf": [{"type": "array", "maxItems": 256}, {"type": "null"}]})]
+Packages = Annotated[Any, JUDGED, WithJsonSchema({"anyOf": [{"type": ["array", "object", "null"], "maxItems": 256}]})]
 Word = Annotated[
     Any, JUDGED, WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1, "maxLength": 64}, {"type": "null"}]})
 ]

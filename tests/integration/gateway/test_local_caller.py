@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import httpx2
 import pytest
@@ -141,3 +142,13 @@ async def test_a_request_in_flight_ends_before_the_listener_does(http: httpx2.As
         assert isinstance(result, httpx2.ConnectError) or result.status_code == 200
     with pytest.raises(httpx2.TransportError):
         await http.get("/v1/x/health")
+
+
+async def test_bytes_that_are_no_http_get_the_envelope(gateway: Gateway) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.server.port)
+    writer.write(b"NONSENSE\r\n\r\n")
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    await writer.wait_closed()
+    assert head.startswith(b"HTTP/1.1 400") and b"request-id: req_" in head
+    assert json.loads(body)["error"]["code"] == "invalid_request"

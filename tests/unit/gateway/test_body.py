@@ -129,3 +129,11 @@ async def test_environment_fields_with_codes_of_their_own_are_left_to_their_serv
     async with http(environments=environments) as client:
         await client.post("/v1/environments", json={"name": "e", field: value})
     assert len(environments.asked) == 1
+
+
+@pytest.mark.parametrize("field", ["hosting_type", "sandbox_provider"])
+async def test_their_length_is_bounded_all_the_same(field: str) -> None:
+    async with http() as client:
+        response = await client.post("/v1/environments", json={"name": "e", field: "x" * 257})
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == f"{field} must be at most 256 characters long."

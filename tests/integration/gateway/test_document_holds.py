@@ -1,0 +1,51 @@
+"""The document holds: generated requests, sound and unsound, meet no 5xx, no undocumented status, no other shape.
+
+Live streams are left out, since they are meant not to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.gateway.conftest import Gateway
+
+CHECKS = ",".join(
+    (
+        "not_a_server_error",
+        "status_code_conformance",
+        "content_type_conformance",
+        "response_headers_conformance",
+        "response_schema_conformance",
+        "allow_header_conformance",
+        "negative_data_rejection",
+    )
+)
+
+
+PUBLISHED = ("anthropic-version:2026-10-21", "anthropic-beta:managed-agents-2026-04-01")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("headers", "phase"), [((), "coverage"), (PUBLISHED, "fuzzing")], ids=["local coverage", "published fuzzing"]
+)
+async def test_generated_requests(gateway: Gateway, tmp_path: Path, headers: tuple[str, ...], phase: str) -> None:
+    command = [
+        str(Path(sys.executable).with_name("st")),
+        "run",
+        f"{gateway.url}/openapi.json",
+        *("--checks", CHECKS, "--phases", phase),
+        *("--max-examples", "12", "--seed", "7", "--continue-on-failure", "--no-color"),
+        *("--exclude-path-regex", "(/stream|/messages)$", "--request-timeout", "20"),
+        *(part for header in headers for part in ("--header", header)),
+    ]
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()[-12_000:]
