@@ -5,7 +5,7 @@ a session needs one. A record that can't be read is reported as such and as clos
 no session, and can be repaired by an update that declares anew.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -55,7 +55,7 @@ class ResolvedEnvironment:
 
     def to_json(self) -> str:
         """`{hosting_type, sandbox_provider, network, packages, worker_protocol}`."""
-        return orjson.dumps(asdict(self)).decode()
+        return orjson.dumps(self).decode()
 
 
 @dataclass(frozen=True, slots=True)

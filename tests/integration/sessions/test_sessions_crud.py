@@ -431,6 +431,16 @@ class TestList:
     async def test_unsound_filters_are_named(self, h: Harness, fields: dict[str, Any], field: str) -> None:
         assert (await refusal(h.listed(**fields))).field == field
 
+    async def test_a_listing_shows_what_single_reads_show(self, h: Harness) -> None:
+        agent_id = await h.agent()
+        first = await h.create(agent_id)
+        await TestCreate._save_another_version(h, agent_id)
+        override = {"type": "agent_with_overrides", "id": agent_id, "system": "Own.", "model": "other"}
+        ids = [first.id, (await h.create(agent_id)).id, (await h.create(override)).id]
+        for _ in range(2):
+            listed = (await h.listed(ascending=True)).sessions
+            assert list(listed) == [await h.get(session_id) for session_id in ids]
+
     @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(steps=st.lists(st.tuples(st.booleans(), st.integers(1, 5)), max_size=8), ascending=st.booleans())
     async def test_any_walk_over_the_pages_agrees_with_the_whole(
