@@ -123,9 +123,9 @@ def _validate_live(event: Any, field: str) -> ClientEvent:
             f"{field}: user.tool_result is only taken in self_hosted environments, where a worker runs the tools.",
             field=f"{field}.type",
         )
-    read_fields = _FIELDS.get(kind) if isinstance(kind, str) else None
-    if read_fields is None:
+    if not isinstance(kind, str) or kind not in _FIELDS:
         raise InvalidEventType(f"{field}.type must be one of {', '.join(_FIELDS)}.", field=f"{field}.type")
+    read_fields = _FIELDS[kind]
     if kind != USER_DEFINE_OUTCOME:
         return ClientEvent(kind, read_fields(event, field))
     try:
@@ -220,7 +220,7 @@ def _outcome_fields(event: dict[str, Any], field: str) -> dict[str, Any]:
     check_text(event.get("description"), f"{field}.description", limit=MAX_DESCRIPTION_CHARACTERS)
     rubric = event.get("rubric")
     kind = rubric.get("type") if isinstance(rubric, dict) else None
-    if kind not in ("text", "file"):
+    if not isinstance(rubric, dict) or kind not in ("text", "file"):
         path = f"{field}.rubric"
         raise InvalidRequest(f"{path} must be an object of type text (content) or file (file_id).", field=path)
     value_name = "content" if kind == "text" else "file_id"

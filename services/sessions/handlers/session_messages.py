@@ -17,7 +17,7 @@ from services.sessions.store.event_reads import EventTuple
 from services.sessions.store.session_row import SessionRow
 from services.sessions.store.sessions import SessionRecord
 
-STATUSES: dict[str, SessionStatus] = {
+STATUSES: dict[str, SessionStatus.ValueType] = {
     "idle": SessionStatus.SESSION_STATUS_IDLE,
     "running": SessionStatus.SESSION_STATUS_RUNNING,
     "rescheduling": SessionStatus.SESSION_STATUS_RESCHEDULING,
