@@ -135,7 +135,9 @@ class LocalSandbox:
         os.close(self._spills)
 
     async def _start_shell(self, cwd: str) -> LaunchedShell:
-        provider, isolation = self._provider, self._provider.isolation
+        provider = self._provider
+        # The first look at the host runs programs and takes its time.
+        isolation = await asyncio.to_thread(lambda: provider.isolation)
         if not isolation.description.usable:
             raise ShellUnavailable(" ".join(isolation.description.notes))
         await self._stop_proxy()

@@ -9,7 +9,7 @@ deletes them.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,10 @@ class _Warm:
 
 
 class SandboxManager:
-    """Hands out sandboxes. Use it inside a running event loop; `aclose` it."""
+    """Hands out sandboxes. Use it inside a running event loop; `aclose` it.
+
+    `package_hosts` are the hosts that an environment's leave for package managers stands for.
+    """
 
     def __init__(
         self,
@@ -47,10 +50,12 @@ class SandboxManager:
         kind: str = "auto",
         idle_seconds: float = 300.0,
         max_warm: int = 64,
+        package_hosts: Sequence[str] = (),
         providers: Mapping[str, SandboxProvider] | None = None,
     ) -> None:
         if providers is None:
-            providers = {"local": LocalProvider(root, limits=limits or SandboxLimits(), kind=kind)}
+            local = LocalProvider(root, limits=limits or SandboxLimits(), kind=kind, package_hosts=package_hosts)
+            providers = {"local": local}
         self._providers = dict(providers)
         self._idle_seconds = idle_seconds
         self._max_warm = max_warm

@@ -18,6 +18,7 @@ from services.worker.tools.wildcards import PathPattern, PatternInvalid
 
 LIMIT_RESULTS = 200
 LIMIT_FILE_BYTES = 16 * 1024 * 1024
+KILL_SECONDS = TIME_LIMIT_SECONDS + 5
 _COUNT = {"type": "integer", "minimum": 0, "maximum": 100}
 
 SPEC = ToolSpec(
@@ -66,14 +67,7 @@ SPEC = ToolSpec(
 )
 
 
-async def run(files: FileView, arguments: dict[str, Any]) -> str:
-    """Search in a thread; in a process that can be killed where RE2 is missing."""
-    if HAS_LINEAR_ENGINE:
-        return await asyncio.to_thread(search, files, arguments)
-    return await _search_killable(files, arguments)
-
-
-def search(files: FileView, arguments: dict[str, Any], *, linear: bool = HAS_LINEAR_ENGINE) -> str:
+def run(files: FileView, arguments: dict[str, Any], *, linear: bool = HAS_LINEAR_ENGINE) -> str:
     """Return the result for the model."""
     find = compile_search(
         arguments["pattern"],
@@ -197,7 +191,8 @@ def _filter(pattern: str | None) -> PathPattern | None:
         raise ToolFailed(f"grep: glob: {error}") from None
 
 
-async def _search_killable(files: FileView, arguments: dict[str, Any]) -> str:
+async def run_killable(files: FileView, arguments: dict[str, Any]) -> str:
+    """Search in a process that can be killed, for hosts without the linear engine."""
     job = json.dumps({"files": files.describe(), "arguments": arguments})
     program = "import sys; sys.path[:0] = sys.argv[1:]; from services.worker.tools import grep; grep.child()"
     process = await asyncio.create_subprocess_exec(
@@ -210,7 +205,7 @@ async def _search_killable(files: FileView, arguments: dict[str, Any]) -> str:
         stdout=asyncio.subprocess.PIPE,
     )
     try:
-        out, _ = await asyncio.wait_for(process.communicate(job.encode()), TIME_LIMIT_SECONDS + 5)
+        out, _ = await asyncio.wait_for(process.communicate(job.encode()), KILL_SECONDS)
     except TimeoutError:
         raise ToolFailed("grep: pattern: takes too long; make it simpler") from None
     finally:
@@ -228,7 +223,7 @@ def child() -> None:
     job = json.load(sys.stdin)
     files = FileView.from_description(job["files"])
     try:
-        answer = {"text": search(files, job["arguments"], linear=False)}
+        answer = {"text": run(files, job["arguments"], linear=False)}
     except ToolFailed as error:
         answer = {"failed": str(error)}
     json.dump(answer, sys.stdout)

@@ -8,6 +8,7 @@ the call. `SpillBuffer` is for output that arrives in pieces: its memory is
 bounded whatever the length, and it stops writing at `SPILL_CAP_BYTES`.
 """
 
+import contextlib
 import os
 import re
 from collections.abc import Callable
@@ -113,7 +114,9 @@ class SpillBuffer:
     def discard(self) -> None:
         """Close what is open without making an outcome."""
         if self._file is not None:
-            self._file.stream.close()
+            # What cannot be flushed any more is lost either way.
+            with contextlib.suppress(OSError):
+                self._file.stream.close()
             self._file = None
 
     def _start_spilling(self) -> None:

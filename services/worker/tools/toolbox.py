@@ -8,6 +8,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,7 @@ from services.worker.tools import bash, edit, glob, grep, read, write
 from services.worker.tools.files import FileView
 from services.worker.tools.outcome import ToolFailed, ToolInputInvalid, ToolOutcome
 from services.worker.tools.overflow import OpenSpill, limit_text
+from services.worker.tools.regex import HAS_LINEAR_ENGINE
 from services.worker.tools.shell import PersistentShell, Watch
 from services.worker.tools.spec import ToolSpec, check
 
@@ -22,6 +24,8 @@ log = logging.getLogger(__name__)
 
 _MODULES: dict[str, ModuleType] = {module.SPEC.name: module for module in (bash, read, write, edit, glob, grep)}
 TOOL_SPECS: dict[str, ToolSpec] = {name: module.SPEC for name, module in _MODULES.items()}
+# Of its own, so that long searches never keep name look-ups or other work of the process waiting.
+_threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="tools")
 _WRITERS = frozenset({"write", "edit"})
 
 
@@ -63,10 +67,11 @@ class Toolbox:
                 raise ToolFailed(refusal)
             if name == "bash":
                 return await bash.run(self._shell, arguments, open_spill=self._spill(), watch=self._watch)
-            if name == "grep":
-                text = await grep.run(self._files, arguments)
+            if name == "grep" and not HAS_LINEAR_ENGINE:
+                text = await grep.run_killable(self._files, arguments)
             else:
-                text = await asyncio.to_thread(_MODULES[name].run, self._files, arguments)
+                loop = asyncio.get_running_loop()
+                text = await loop.run_in_executor(_threads, _MODULES[name].run, self._files, arguments)
         except ToolFailed as error:
             return self.limit(str(error), is_error=True)
         except Exception:
