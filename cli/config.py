@@ -69,10 +69,9 @@ def model_vendor() -> Mapping[str, str]:
     vendor = read(f"{PREFIX}MODEL_VENDOR") or _vendor_by_key()
     key_of_vendor = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}.get(vendor, "")
     usual = {"anthropic": "https://api.anthropic.com", "openai": "https://api.openai.com/v1"}.get(vendor, "")
-    sdk_base = read({"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL"}.get(vendor, ""), "")
     return {
         "vendor": vendor,
-        "base_url": read(f"{PREFIX}MODEL_BASE_URL") or sdk_base or usual,
+        "base_url": read(f"{PREFIX}MODEL_BASE_URL") or usual,
         "api_key": read(f"{PREFIX}MODEL_API_KEY") or read(key_of_vendor, ""),
         "model": read(f"{PREFIX}MODEL") or "",
     }

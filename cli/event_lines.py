@@ -1,4 +1,4 @@
-"""An event of a session as one line for people: when, who, what."""
+"""An event of a session as a line for people: when, who, what."""
 
 import re
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from rich.text import Text
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LIMIT = 300
+_LONG_LIMIT = 4000
 _STYLES = {"user": "cyan", "agent": "green", "tool": "yellow", "result": "yellow", "session": "blue", "error": "red"}
 # Written for programs that measure or draw; between the lines of people they are noise.
 _SILENT = {
@@ -34,6 +35,11 @@ def event_line(event: dict[str, Any]) -> Text | None:
     return line
 
 
+def _indented(text: str) -> str:
+    """A text of several lines, each under the first one."""
+    return f"\n{'':17}".join(plain(line) for line in text.strip()[:_LONG_LIMIT].split("\n"))
+
+
 def plain(text: str, limit: int = _LIMIT) -> str:
     """On one line, without anything that a terminal would obey, cut to a length."""
     text = " ⏎ ".join(filter(None, (line.rstrip() for line in text.strip().split("\n"))))
@@ -50,7 +56,7 @@ def text_of(event: dict[str, Any]) -> str:
 
 
 def _said(who: str) -> Callable[[dict[str, Any]], tuple[str, str]]:
-    return lambda event: (who, plain(text_of(event), 2000 if who == "agent" else _LIMIT))
+    return lambda event: (who, plain(text_of(event)))
 
 
 def _tool_use(event: dict[str, Any]) -> tuple[str, str]:
@@ -91,7 +97,8 @@ def _told_by_name(event: dict[str, Any]) -> tuple[str, str]:
 _TOLD: dict[str, Callable[[dict[str, Any]], tuple[str, str]]] = {
     "user.message": _said("user"),
     "system.message": _said("system"),
-    "agent.message": _said("agent"),
+    # What the agent says is the result of it all, so it is shown whole.
+    "agent.message": lambda event: ("agent", _indented(text_of(event))),
     "agent.tool_use": _tool_use,
     "agent.custom_tool_use": _tool_use,
     "agent.tool_result": _tool_result,

@@ -12,10 +12,11 @@ async def check_model(runtime: dict[str, Any] | None) -> tuple[Finding, str | No
     """The model vendor that the environment names, and what time it says it is."""
     model = config.model_vendor()
     vendor, base, key = model["vendor"], model["base_url"].rstrip("/"), model["api_key"]
+    saved = next(iter((runtime or {}).get("models") or []), {}).get("provider", vendor)
+    if saved != vendor:
+        # The environment only fills in settings that nobody saved.
+        return ok("model", f"{saved}, from the saved settings of the running platform"), None
     if vendor == "demo":
-        saved = next(iter((runtime or {}).get("models") or []), {}).get("provider", "demo")
-        if saved != "demo":
-            return ok("model", f"{saved}, from the saved settings of the running platform"), None
         advice = "Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or MANAGED_AGENTS_MODEL_VENDOR, _BASE_URL and _API_KEY."
         return warning("model", "none configured: the built-in demo model answers, by rules", advice), None
     if vendor not in ("anthropic", "openai"):

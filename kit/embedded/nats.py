@@ -8,6 +8,7 @@ hence a random token guards it.
 import json
 import os
 import secrets
+import signal
 from pathlib import Path
 
 from kit.embedded import binaries, processes
@@ -64,6 +65,9 @@ class EmbeddedNats(SharedServer):
     def _launch(self) -> None:
         program = binaries.nats_server()
         processes.wait_until(self._predecessor_gone, 5.0)
+        for pid in processes.started_with(str(self._configuration), program=self.program):
+            # Its folder was deleted under it, pid file included.
+            processes.send(pid, signal.SIGKILL)
         for former in [_ANY_PORT] if self._former_port() is None else [self._former_port(), _ANY_PORT]:
             mark = self._log_mark()
             if self._serve(program, former or _ANY_PORT):

@@ -146,18 +146,24 @@ class EmbeddedPostgres(SharedServer):
             )
 
     def _clear_remains(self) -> None:
-        """After a crash: let orphaned backends end, then remove the lock files that no live server stands behind."""
+        """After a crash: let orphaned backends end, then remove the lock files that no live server stands behind.
+
+        A server whose folder was deleted under it also ends here: later it would take the new one's socket with it.
+        """
+
+        def remains() -> list[int]:
+            return processes.started_in(self._cluster, program="postgres")
 
         def gone() -> bool:
-            return not any(processes.working_in(self._cluster, program="postgres"))
+            return not remains()
 
-        for number in (signal.SIGQUIT, signal.SIGKILL):
-            # Backends end by themselves once they see that the postmaster is gone.
-            if processes.wait_until(gone, 5.0, every_seconds=0.02):
-                break
-            for pid in processes.working_in(self._cluster, program="postgres"):
+        # Backends end by themselves once they see that the postmaster is gone.
+        for number, patience in ((signal.SIGCONT, 3.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)):
+            for pid in remains():
                 processes.send(pid, number)
-        if not processes.wait_until(gone, 5.0, every_seconds=0.02):
+            if processes.wait_until(gone, patience, every_seconds=0.02):
+                break
+        else:
             raise EmbeddedServerError(f"Processes of an earlier PostgreSQL in {self._cluster} can't be ended.")
         for path in (self._cluster / "postmaster.pid", self.socket_dir / f"{_SOCKET_NAME}.lock"):
             path.unlink(missing_ok=True)

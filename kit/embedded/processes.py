@@ -4,12 +4,13 @@ A pid alone proves nothing: it may belong to a zombie or, once recycled, to anot
 about a pid *and* what runs under it.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -65,18 +66,30 @@ def _runs_by_ps(pid: int, program: str, argument: str | None) -> bool:
     return bool(state) and state[0] != "Z" and program in command and (argument is None or argument in command)
 
 
-def working_in(folder: Path, *, program: str) -> Iterator[int]:
-    """Pids of every live `program` whose working directory is `folder`; none where the system can't tell."""
+def started_in(folder: Path, *, program: str) -> list[int]:
+    """Pids of every live `program` whose working directory is, or before it was deleted was, `folder`."""
+    lost = f"{folder} (deleted)"
+    found = []
+    for pid in _all(program):
+        with contextlib.suppress(OSError):
+            if runs(pid, program=program, folder=folder) or os.readlink(_PROC / str(pid) / "cwd") == lost:
+                found.append(pid)
+    return found
+
+
+def started_with(argument: str, *, program: str) -> list[int]:
+    """Pids of every live `program` that has `argument` on its command line."""
+    return [pid for pid in _all(program) if runs(pid, program=program, argument=argument)]
+
+
+def _all(program: str) -> list[int]:
     if not _HAS_PROC:
-        return
-    for entry in os.listdir(_PROC):
-        if entry.isdigit() and runs(int(entry), program=program, folder=folder):
-            yield int(entry)
+        return []
+    pids = (int(entry) for entry in os.listdir(_PROC) if entry.isdigit())
+    return [pid for pid in pids if runs(pid, program=program)]
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a process that may have gone meanwhile."""
-    try:
+    """Send a signal to a process that may have gone meanwhile, or be someone else's."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        return

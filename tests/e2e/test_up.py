@@ -92,7 +92,7 @@ def test_a_killed_supervisor_leaves_no_service_and_the_next_run_finds_everything
         process.kill()
         process.wait()
     with _running(tmp_path / "data", "up", "--port", port) as (process, output):
-        await_until(lambda: "is up at" in output.read_text() or process.poll() is not None, timeout=90)
+        await_until(lambda: "managed-agents is up at" in output.read_text() or process.poll() is not None, timeout=90)
         assert process.poll() is None, output.read_text()
         assert [one["id"] for one in _get(f"http://127.0.0.1:{port}/v1/sessions")["data"]] == [before[0]["id"]]
         process.send_signal(signal.SIGINT)

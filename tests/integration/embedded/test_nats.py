@@ -1,12 +1,14 @@
 """Proves that the embedded NATS is shared, guarded by its token, and found again after a crash."""
 
 import asyncio
+import shutil
 import socket
 from pathlib import Path
 
 import nats
 import pytest
 
+from kit.embedded import processes
 from kit.embedded.nats import EmbeddedNats
 
 
@@ -79,3 +81,15 @@ async def test_the_second_user_joins_and_the_last_stops(server: EmbeddedNats) ->
     assert second.pid() is not None
     second.stop()
     assert second.pid() is None
+
+
+async def test_a_server_whose_folder_was_deleted_is_ended(server: EmbeddedNats) -> None:
+    other = EmbeddedNats(server.data_dir)
+    other.start()
+    old = other.pid()
+    assert old is not None
+    shutil.rmtree(server.data_dir)
+    server.start()
+    assert server.pid() != old
+    other.stop()
+    assert processes.ended(old)

@@ -1,6 +1,7 @@
 """Proves that the embedded PostgreSQL is shared, and survives every way of dying that a laptop knows."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -127,6 +128,17 @@ def test_a_stale_pid_file_is_cleared(server: EmbeddedPostgres, owner: str) -> No
         assert _rows(server.start()) == [7]
         assert other.poll() is None
         other.communicate(b"\n")
+
+
+def test_a_server_whose_folder_was_deleted_does_not_disturb_the_next_one(server: EmbeddedPostgres) -> None:
+    owner = use_postgres(server.data_dir)
+    old = reported_pid(owner)
+    owner.kill()
+    owner.communicate()
+    shutil.rmtree(server.data_dir)
+    with psycopg.connect(server.start()) as connection:
+        assert connection.execute("select 1").fetchone() == (1,)
+    assert processes.ended(old)
 
 
 def test_a_cut_off_initdb_is_made_anew(server: EmbeddedPostgres) -> None:

@@ -52,3 +52,8 @@ def test_lines_are_joined_and_cut() -> None:
 
 def test_markup_of_others_is_text() -> None:
     assert "[bold]x[/bold]" in _line({"type": "agent.message", "content": [{"type": "text", "text": "[bold]x[/bold]"}]})
+
+
+def test_what_an_agent_says_keeps_its_lines() -> None:
+    event = {"type": "agent.message", "content": [{"type": "text", "text": "a\n\x1b[1mb"}]}
+    assert _line(event) == "21:08:47 agent   a\n                 [1mb"
