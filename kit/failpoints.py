@@ -3,8 +3,8 @@
     await failpoints.point("outbox.published")
 
 A point does nothing unless `MANAGED_AGENTS_FAILPOINTS` arms it when the process starts, as `name=action` pairs joined
-by commas: `raise` (FailpointHit), `kill` (SIGKILL to itself, so nothing cleans up), `pause` (stop for ever, as a
-frozen process would). `name=kill@3` acts at the third pass only.
+by commas: `raise` (FailpointHit), `kill` (SIGKILL to itself, so nothing cleans up), `pause` (the
+task stays here for good while the rest of the process goes on). `name=kill@3` acts at the third pass only.
 """
 
 import asyncio

@@ -13,6 +13,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -23,7 +24,7 @@ from pydantic import SecretStr
 
 from kit.config import reveal
 from kit.errors import Unavailable
-from kit.telemetry import inject, log
+from kit.telemetry import inject, log, register_secret
 
 OnReconnect = Callable[[], Awaitable[None] | None]
 OnMessage = Callable[[Msg], Awaitable[None]]
@@ -36,6 +37,9 @@ class Nats:
     """One connection of a process, shared by everything in it."""
 
     def __init__(self, url: str, name: str) -> None:
+        # The token or password, by itself: the client's own messages don't show it inside a URL.
+        address = urlsplit(url)
+        register_secret(address.password or address.username)
         self.client = Client()
         self.url = url
         self.name = name

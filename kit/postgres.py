@@ -31,7 +31,7 @@ from pydantic import SecretStr
 
 from kit.config import reveal
 from kit.errors import Internal, Unavailable, WriteConflict
-from kit.telemetry import log
+from kit.telemetry import log, register_secret
 
 T = TypeVar("T")
 Params = Mapping[str, Any]
@@ -122,6 +122,8 @@ class Database:
     ) -> None:
         self.schema = schema
         self._dsn = reveal(dsn)
+        given = conninfo_to_dict(self._dsn)
+        register_secret(str(given.get("password") or ""))
         self._acquire_seconds = acquire_seconds
         self._idle: list[psycopg.AsyncConnection[Any]] = []
         self._slots = asyncio.Semaphore(max_connections)
@@ -131,8 +133,11 @@ class Database:
             "statement_timeout": f"{statement_seconds * 1000:.0f}",
             "lock_timeout": f"{lock_seconds * 1000:.0f}",
             "idle_in_transaction_session_timeout": f"{idle_in_transaction_seconds * 1000:.0f}",
+            # A statement whose client is gone (killed, cancelled) ends, and gives its locks back, in about a second.
+            "client_connection_check_interval": "1000",
         }
-        self._options = " ".join(f"-c {name}={value}" for name, value in limits.items())
+        ours = " ".join(f"-c {name}={value}" for name, value in limits.items())
+        self._options = f"{given['options']} {ours}" if given.get("options") else ours
 
     async def open(self, wait_seconds: float = 30.0) -> None:
         """Ready for use once the server answers; Unavailable if it doesn't in time."""
@@ -171,14 +176,13 @@ class Database:
 
     async def connect(self) -> psycopg.AsyncConnection[Any]:
         """A dedicated connection, in autocommit, with this database's settings: for hot loops that own one."""
-        options = conninfo_to_dict(self._dsn).get("options")
         connection = await psycopg.AsyncConnection.connect(
             self._dsn,
             autocommit=True,
             prepare_threshold=1,
             connect_timeout=5,
             application_name=f"managed-agents {self.schema}",
-            options=f"{options} {self._options}" if options else self._options,
+            options=self._options,
         )
         connection.prepared_max = 400
         return connection

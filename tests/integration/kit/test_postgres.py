@@ -5,10 +5,14 @@ from dataclasses import dataclass
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
+from pydantic import SecretStr
 
 from kit.embedded.postgres import EmbeddedPostgres
 from kit.errors import Internal, Unavailable, WriteConflict
 from kit.postgres import Database
+from kit.redaction import mask_text
+from kit.testing import await_until
 
 
 @dataclass(frozen=True)
@@ -155,7 +159,7 @@ async def test_a_restart_of_the_server_costs_a_wait_and_no_error(tmp_path):
         await database.open()
         async with database.platform_transaction() as tx:
             await tx.execute("CREATE TABLE notes (id int)")
-        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.stop)
         reading = [asyncio.create_task(count(database)) for _ in range(3)]
         await asyncio.to_thread(server.start)
         assert await asyncio.gather(*reading) == [0, 0, 0]
@@ -165,22 +169,37 @@ async def test_a_restart_of_the_server_costs_a_wait_and_no_error(tmp_path):
 
 
 async def test_a_cancelled_block_gives_its_place_back_and_stores_nothing(database):
-    entered = asyncio.Event()
-
     async def hang() -> None:
         async with database.transaction("wrkspc_a") as tx:
             await tx.execute("INSERT INTO notes (id, workspace_id, text) VALUES (1, %(workspace_id)s, 'x')")
-            entered.set()
-            await tx.execute("SELECT pg_sleep(30)")
+            await tx.execute("SELECT pg_sleep(60)")
+
+    async def hangs() -> bool:
+        async with database.platform_read() as tx:
+            return await tx.maybe_one(
+                "SELECT 1 FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT pg_sleep%%'"
+            ) == (1,)
 
     for _ in range(6):
-        entered.clear()
         task = asyncio.create_task(hang())
-        await entered.wait()
+        await await_until(hangs)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
     assert await count(database) == 0
+
+
+async def test_a_statement_of_a_dead_client_gives_its_locks_back(database):
+    await add(database, 1)
+    dead = await database.connect()
+    await dead.execute("BEGIN")
+    await dead.execute("UPDATE notes SET text = 'y' WHERE id = 1")
+    dead.pgconn.send_query(b"SELECT pg_sleep(60)")
+    dead.pgconn.flush()
+    dead.pgconn.finish()
+    # Waits for the row lock, and would give up after four seconds.
+    async with database.transaction("wrkspc_a") as tx:
+        await tx.execute("UPDATE notes SET text = 'z' WHERE id = 1")
 
 
 async def test_limits_hold_on_every_connection(make_database):
@@ -194,6 +213,17 @@ async def test_limits_hold_on_every_connection(make_database):
         assert await tx.one("SHOW idle_in_transaction_session_timeout") == ("15s",)
         assert await tx.one("SHOW search_path") == ("notes",)
     await database.close()
+
+
+async def test_options_of_the_dsn_stay_and_its_password_is_in_no_log(make_database):
+    dsn = make_conninfo(await make_database("notes"), options="-c work_mem=5MB", password="pass-of-the-dsn")
+    database = Database(SecretStr(dsn), "notes")
+    await database.open()
+    async with database.platform_read() as tx:
+        assert await tx.one("SHOW work_mem") == ("5MB",)
+        assert await tx.one("SHOW lock_timeout") == ("4s",)
+    await database.close()
+    assert "pass-of-the-dsn" not in mask_text("connecting with pass-of-the-dsn")
 
 
 async def test_a_server_that_is_not_there_is_unavailable_in_bounded_time(tmp_path):
