@@ -37,6 +37,8 @@ from services.worker.runner.models.base import (
 
 # A vendor that sends nothing for this long is taken for dead.
 SILENCE_SECONDS = 300.0
+# Calls of one answer that are looked at; more of them is a model gone wild.
+MOST_CALLS = 256
 
 
 @dataclass(slots=True)
@@ -142,7 +144,7 @@ class Asker:
         self._end_thinking(answer)
         self._write_message(answer, model_id, reason.value, started)
         # What a refusing model wanted to call is not called.
-        calls = [] if reason is StopReason.REFUSAL else answer.calls
+        calls = [] if reason is StopReason.REFUSAL else answer.calls[:MOST_CALLS]
         refusals = self._toolbox.write_calls(calls, self._journal)
         self._write_end(start_id, answer, model_id, is_error=False)
         for event_type, fields in refusals:

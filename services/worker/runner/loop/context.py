@@ -101,12 +101,14 @@ class Conversation:
             return
         self.known_seq = seq
         if event_type in _HANDLERS:
-            self.size_bytes += len(body) + _EVENT_OVERHEAD_BYTES
-            self.apply(event_id, event_type, orjson.loads(body), seq)
+            self.apply(event_id, event_type, orjson.loads(body), seq, size_bytes=len(body))
 
-    def apply(self, event_id: str, event_type: str, fields: Mapping[str, Any], seq: int = 0) -> None:
+    def apply(
+        self, event_id: str, event_type: str, fields: Mapping[str, Any], seq: int = 0, *, size_bytes: int = 0
+    ) -> None:
         """Take an event of our own before it is stored; its seq is not known then, and not needed."""
         if (handler := _HANDLERS.get(event_type)) is not None:
+            self.size_bytes += size_bytes + _EVENT_OVERHEAD_BYTES
             handler(self, event_id, fields, seq)
 
     def _on_request_start(self, event_id: str, fields: Mapping[str, Any], seq: int) -> None:

@@ -58,8 +58,9 @@ class Journal:
     def add(self, event_type: str, fields: Mapping[str, Any], event_id: str = "") -> str:
         """Take an event; its id. It is appended with the next flush, at the latest when it has lingered."""
         event_id = event_id or new_id("sevt")
-        self._pending.append(TurnEvent(id=event_id, type=event_type, fields_json=encode(fields)))
-        self._conversation.apply(event_id, event_type, fields)
+        encoded, fields = encode(fields)
+        self._pending.append(TurnEvent(id=event_id, type=event_type, fields_json=encoded))
+        self._conversation.apply(event_id, event_type, fields, size_bytes=len(encoded))
         self._start_timer()
         return event_id
 
@@ -153,13 +154,16 @@ class Journal:
             self._timer = None
 
 
-def encode(fields: Mapping[str, Any]) -> bytes:
-    """JSON of an event's fields. What models and tools say may hold characters that no log can: they are replaced."""
+def encode(fields: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
+    """An event's fields as JSON, and as they read back: characters that no log can hold are replaced."""
     try:
         encoded = orjson.dumps(fields)
     except TypeError:
-        return orjson.dumps(_storable(fields))
-    return orjson.dumps(_storable(fields)) if b"\\u0000" in encoded else encoded
+        encoded = b""
+    if not encoded or b"\\u0000" in encoded:
+        fields = _storable(fields)
+        encoded = orjson.dumps(fields)
+    return encoded, fields
 
 
 def _storable(value: Any) -> Any:

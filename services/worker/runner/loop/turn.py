@@ -243,8 +243,9 @@ class Turn:
     async def _after_answer(self, answer: Answer) -> None:
         assert answer.stop is not None
         if answer.stop.reason is StopReason.REFUSAL:
-            details = orjson.dumps(dict(answer.stop.details)) if answer.stop.details else b""
-            await self._end(TURN_END_KIND_REFUSAL, details=details)
+            told = answer.stop.details or {}
+            details = {"type": "refusal", "category": told.get("category"), "explanation": told.get("explanation")}
+            await self._end(TURN_END_KIND_REFUSAL, details=orjson.dumps(details))
             return
         calls = self._loaded.open_calls()
         self._run = [call for call in calls if call.permission == "allow"]
