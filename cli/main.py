@@ -1,9 +1,11 @@
 """Entry point of the command `managed-agents`. Each command loads what it needs only when it runs."""
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
+from collections.abc import Awaitable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -64,8 +66,9 @@ DEFAULT_PORT, DEFAULT_HOST, DEFAULT_DATA_DIR = 3000, "127.0.0.1", Path(".managed
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal, apart from a command's output."""
-    print(text, file=sys.stderr, flush=True)
+    """Tell the person at the terminal, apart from a command's output. A terminal that is gone changes nothing."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _show_version(wanted: bool) -> None:
@@ -182,7 +185,7 @@ def _warn_if_open(host: str) -> None:
         say(f"Warning: whoever can reach {host} may use this platform. Set MANAGED_AGENTS_API_KEY to ask for a key.")
 
 
-async def _told(command) -> int:
+async def _told(command: Awaitable[int | None]) -> int:
     """Run a command and turn its plain reasons into a message and an exit code."""
     from cli.errors import CannotStart, CommandFailed
 
@@ -190,6 +193,10 @@ async def _told(command) -> int:
         return await command or 0
     except (CannotStart, CommandFailed) as reason:
         say(f"managed-agents: {reason}")
+        return 1
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; Python must not complain about it once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 

@@ -119,6 +119,9 @@ class Supervisor:
 
     async def _outlive_predecessor(self) -> None:
         """Services of a killed supervisor end by themselves; those that don't are ended."""
+        if await self._take_services():
+            return
+        self._say("Services of an earlier run are still ending …")
         for _ in range(2):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PREDECESSOR_SECONDS):

@@ -12,6 +12,8 @@ from pathlib import Path
 import orjson
 import pytest
 
+from kit.embedded.nats import EmbeddedNats
+from kit.embedded.postgres import EmbeddedPostgres
 from kit.testing import await_until, free_port
 from tests.e2e.leftovers import processes_of
 from tests.integration.embedded.workers import ROOT, ordinary_user
@@ -112,6 +114,11 @@ def test_services_database_and_messages_are_killed_one_by_one_and_the_demo_still
             os.kill(pid, signal.SIGKILL)
             await_until(lambda: f"{name} is back." in platform.output(), timeout=60)  # noqa: B023
         assert "sessions ended with SIGKILL" in platform.output()
+        servers = [EmbeddedPostgres(platform.data_dir / "postgres"), EmbeddedNats(platform.data_dir / "nats")]
+        for server in servers:
+            before = server.pid()
+            server.kill()
+            await_until(lambda: server.pid() not in (None, before), timeout=30)  # noqa: B023
         await_until(platform.is_ready, timeout=30)
         where = ["--port", str(platform.port), "--data-dir", str(platform.data_dir)]
         demo = subprocess.run([*COMMAND, "demo", *where], capture_output=True, text=True, cwd=ROOT, timeout=90)

@@ -1,0 +1,52 @@
+"""Proves that the command explains itself, and ends with a reason and a code instead of a trace."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from cli import main
+from cli.errors import CannotStart, CommandFailed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--help"], ["up", "demo", "doctor", "demo --serve"]),
+        (["up", "--help"], ["--data-dir", "Examples", "MANAGED_AGENTS_PORT", "3000"]),
+        (["demo", "--help"], ["--serve", "Examples", "--json"]),
+        (["doctor", "-h"], ["--json", "Examples"]),
+    ],
+)
+def test_help_teaches(arguments: list[str], expected: list[str]) -> None:
+    shown = CliRunner().invoke(main.app, arguments, env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    assert [word for word in expected if word not in shown.output] == []
+
+
+def test_the_version_is_told() -> None:
+    shown = CliRunner().invoke(main.app, ["--version"])
+    assert shown.exit_code == 0 and shown.output.startswith("managed-agents ")
+
+
+@pytest.mark.parametrize("arguments", [["up", "--port", "0"], ["up", "--port", "x"], ["nonsense"], ["up", "extra"]])
+def test_wrong_arguments_are_refused(arguments: list[str]) -> None:
+    assert CliRunner().invoke(main.app, arguments).exit_code == 2
+
+
+@pytest.mark.parametrize("reason", [CannotStart("the port is busy"), CommandFailed("refused")])
+async def test_a_plain_reason_becomes_a_message_and_a_code(
+    reason: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fail() -> None:
+        raise reason
+
+    assert await main._told(fail()) == 1
+    assert capsys.readouterr().err == f"managed-agents: {reason}\n"
+
+
+def test_a_command_loads_only_what_it_needs() -> None:
+    code = "import sys, cli.main, cli.up; print([m for m in ('grpc', 'psycopg', 'httpx2') if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
