@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from starlette.types import Receive, Scope, Send
 
 from kit import telemetry
-from managed_agents.sessions.v1.sessions_pb2 import ReadEventsRequest, SessionStatus
+from kit.ids import is_id
+from managed_agents.sessions.v1.sessions_pb2 import GetSessionRequest, ReadEventsRequest, SessionStatus
 
 from ..errors import describe
 from ..operation import Call
@@ -56,6 +57,9 @@ class EventStream:
         self._follower = Follower(published=call.published, delta_types=delta_types, stop_after=stop_after)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not is_id("sess", self._session_id):
+            # It names no session and might not do as a subject: refused in the service's own words.
+            await self._call.ask(self._call.clients.sessions.GetSession, GetSessionRequest(session_id=self._session_id))
         tail = await self._hub.join(self._session_id, self._follower, self._call.context)
         batches = None
         try:
