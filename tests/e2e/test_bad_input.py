@@ -1,0 +1,379 @@
+"""Bad input is refused by a 4xx that names the field; nothing is stored, nothing fails inside.
+
+Every route that writes is tried with everything that can be wrong about each field of a sound body: the set of routes
+comes from the served document, so a new one has to be added here.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import psycopg
+import pytest
+
+from kit.testing import await_until
+from tests.support.platform import Platform
+from tests.support.rows import database_of, snapshot, turns_under_way
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+SCHEMA = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
+AGENT = {
+    "name": "tester",
+    "description": "Tests.",
+    "model": {"id": "default", "speed": "standard"},
+    "system": "Do as you are told.",
+    "tools": [
+        {
+            "type": "agent_toolset_20260401",
+            "default_config": {"enabled": True, "permission_policy": {"type": "always_allow"}},
+            "configs": [{"name": "bash", "enabled": True, "permission_policy": {"type": "always_ask"}}],
+        },
+        {"type": "custom", "name": "lookup", "description": "Looks a word up.", "input_schema": SCHEMA},
+        {"type": "mcp_toolset", "mcp_server_name": "docs"},
+    ],
+    "mcp_servers": [{"type": "url", "name": "docs", "url": "https://mcp.example.com/docs"}],
+    "skills": [{"type": "custom", "skill_id": "skill_x", "version": "1"}],
+    "metadata": {"purpose": "test"},
+}
+ENVIRONMENT = {
+    "name": "tester",
+    "description": "Tests.",
+    "config": {
+        "type": "cloud",
+        "networking": {
+            "type": "limited",
+            "allowed_hosts": ["example.com"],
+            "allow_mcp_servers": True,
+            "allow_package_managers": True,
+        },
+    },
+    "metadata": {"purpose": "test"},
+}
+TEXT = [{"type": "text", "text": "hello"}]
+SESSION = {
+    "agent": {"type": "agent", "id": "AGENT", "version": 1},
+    "environment_id": "env_default",
+    "title": "test",
+    "metadata": {"purpose": "test"},
+    "resources": [],
+    "vault_ids": [],
+    "loop_engine": "builtin",
+    "initial_events": [{"type": "user.message", "content": TEXT}],
+}
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGVsbG8="}}
+EVENTS = {
+    "events": [
+        {"type": "user.message", "content": [*TEXT, IMAGE]},
+        {"type": "user.interrupt", "session_thread_id": "sthr_x"},
+        {"type": "user.tool_confirmation", "tool_use_id": "sevt_x", "result": "deny", "deny_message": "no"},
+        {"type": "user.custom_tool_result", "custom_tool_use_id": "sevt_x", "content": TEXT, "is_error": False},
+        {
+            "type": "user.define_outcome",
+            "description": "It works.",
+            "rubric": {"type": "text", "content": "It answers 200."},
+            "max_iterations": 3,
+        },
+        {"type": "user.steer", "input_id": "steer_1", "text": "smaller"},
+        {"type": "system.message", "content": TEXT},
+    ]
+}
+# A sound body of every operation that takes one.
+BODIES = {
+    "POST /v1/agents": AGENT,
+    "POST /v1/agents/{agent_id}": {**AGENT, "version": 1},
+    "PUT /v1/agents/{agent_id}": {**AGENT, "expected_version": 1},
+    "POST /v1/environments": ENVIRONMENT,
+    "POST /v1/environments/{environment_id}": ENVIRONMENT,
+    "PUT /v1/environments/{environment_id}": ENVIRONMENT,
+    "POST /v1/sessions": SESSION,
+    "POST /v1/sessions/{session_id}": {
+        "title": "test",
+        "metadata": {"purpose": "test"},
+        "agent": {"tools": AGENT["tools"][:2], "mcp_servers": []},
+    },
+    "POST /v1/sessions/{session_id}/events": EVENTS,
+    "POST /v1/sessions/{session_id}/messages": {"content": TEXT, "stream": False},
+}
+# Where a caller may say anything: a JSON schema, and a bag of its own.
+FREE = ("input_schema", "metadata")
+WRONG_IDS = (
+    "x",
+    "sess_",
+    "agent_01k0000000000000000000000",
+    "%00",
+    "%2e%2e",
+    "a%20b",
+    "%ff%fe",
+    "%F0%9F%98%80",
+    "9" * 300,
+)
+Path = tuple[Any, ...]
+
+
+@pytest.fixture(scope="module")
+def known(platform: Platform) -> dict[str, str]:
+    """One resource of each kind."""
+    plain = {"name": "plain", "model": "default", "system": "s"}
+    with httpx2.Client(base_url=platform.url) as http:
+        agent = http.post("/v1/agents", json=plain).json()["id"]
+        environment = http.post("/v1/environments", json={"name": "plain", "config": {"type": "cloud"}}).json()["id"]
+        session = http.post("/v1/sessions", json={"agent": agent}).json()["id"]
+    return {"agent_id": agent, "environment_id": environment, "session_id": session}
+
+
+class Untouched:
+    """Sends requests, and holds that none of them changed a row or caused a fault."""
+
+    def __init__(self, platform: Platform, rows: psycopg.Connection, known: dict[str, str]) -> None:
+        self.http = httpx2.Client(base_url=platform.url, timeout=30)
+        self.known = known
+        self._platform = platform
+        self._rows = rows
+        self._before = snapshot(rows)
+        self._logged = len(platform.logs().splitlines())
+
+    def refuse(self, method: str, path: str, what: str, *, names: tuple[str, ...] = (), **request: Any) -> None:
+        """The request is refused in the envelope, by a message that holds one of the names."""
+        answer = self.http.request(method, path, **request)
+        assert 400 <= answer.status_code < 500, f"{what}: {answer.status_code} {answer.text[:500]}"
+        assert answer.headers["content-type"] == "application/json", what
+        body = answer.json()
+        assert body["type"] == "error" and body["request_id"] == answer.headers["request-id"], what
+        error = body["error"]
+        assert error["type"] and error["code"] and error["message"], what
+        assert not names or any(name in error["message"] for name in names), f"{what}: {error}"
+
+    def path(self, template: str) -> str:
+        """The path with ids that exist."""
+        return re.sub(r"{(\w+)}", lambda found: self.known[found[1]], template)
+
+    def check(self) -> None:
+        """Nothing was stored and nothing failed."""
+        assert snapshot(self._rows) == self._before
+        faults = []
+        for line in self._platform.logs().splitlines()[self._logged :]:
+            entry = json.loads(line)
+            if entry["level"] in ("error", "critical"):
+                faults.append(line)
+        assert not faults
+
+
+@pytest.fixture
+def untouched(platform: Platform, known: dict[str, str]) -> Iterator[Untouched]:
+    """A client whose requests must leave no trace."""
+    with database_of(platform) as rows:
+        await_until(lambda: turns_under_way(rows) == 0, timeout=60)
+        one = Untouched(platform, rows, known)
+        yield one
+        one.check()
+        one.http.close()
+
+
+def _places(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Every value inside a body with the way to it."""
+    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, member in members:
+        yield (*path, name), member
+        if name != "input_schema":
+            yield from _places(member, (*path, name))
+
+
+def _with(body: Any, path: Path, value: Any) -> Any:
+    changed = copy.deepcopy(body)
+    holder = changed
+    for name in path[:-1]:
+        holder = holder[name]
+    holder[path[-1]] = value
+    return changed
+
+
+def _wrong_type(value: Any) -> Any:
+    return {str: 5, int: "x", bool: "yes", list: 5, dict: 5}[type(value)]
+
+
+def _mutations(body: dict[str, Any]) -> Iterator[tuple[str, tuple[str, ...], dict[str, Any]]]:
+    for path, value in _places(body):
+        names = tuple(str(name) for name in path if isinstance(name, str))[-2:]
+        told = ".".join(map(str, path))
+        anywhere = tuple(name for name in path if isinstance(name, str))
+        yield f"{told} of a wrong type", names, _with(body, path, _wrong_type(value))
+        if isinstance(value, str):
+            yield f"{told} with NUL", names, _with(body, path, value + "\0")
+            yield f"{told} too long", anywhere, _with(body, path, "x" * 1_000_001)
+        if isinstance(value, list):
+            entry = value[0] if value else "x"
+            yield f"{told} with too many entries", names, _with(body, path, [entry] * 1001)
+            yield f"{told} with entries of a wrong type", names, _with(body, path, [5])
+        if isinstance(value, dict) and not set(FREE) & set(path):
+            yield f"{told} with an unknown field", ("surprise",), _with(body, (*path, "surprise"), "x")
+        if path[-1] in FREE:
+            deep: Any = "x"
+            for _ in range(60):
+                deep = {"a": deep}
+            yield f"{told} nested too deep", (*names, "body"), _with(body, path, deep)
+            yield f"{told} with a key with NUL", (*names, "names"), _with(body, (*path, "a\0"), "x")
+    yield "an unknown field", ("surprise",), {**body, "surprise": 1}
+
+
+def _sound(operation: str, known: dict[str, str]) -> dict[str, Any]:
+    body = copy.deepcopy(BODIES[operation])
+    if operation == "POST /v1/sessions":
+        body["agent"]["id"] = known["agent_id"]
+    return body
+
+
+def test_every_operation_that_takes_a_body_is_tried(platform: Platform) -> None:
+    document = httpx2.get(f"{platform.url}/openapi.json").json()
+    served = {
+        f"{method.upper()} {path}"
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if "requestBody" in operation
+    }
+    assert served == set(BODIES)
+
+
+@pytest.mark.parametrize("operation", BODIES)
+def test_each_field_is_judged(untouched: Untouched, operation: str) -> None:
+    method, template = operation.split()
+    sound = _sound(operation, untouched.known)
+    sent = 0
+    bodies = [{"events": [event]} for event in sound["events"]] if "events" in sound else [sound]
+    for body in bodies:
+        for what, names, changed in _mutations(body):
+            untouched.refuse(method, untouched.path(template), what, names=names, json=changed)
+            sent += 1
+    assert sent >= 8
+
+
+@pytest.mark.parametrize("operation", BODIES)
+def test_bodies_that_are_no_object_are_refused(untouched: Untouched, operation: str) -> None:
+    method, template = operation.split()
+    sound = json.dumps(_sound(operation, untouched.known)).encode()
+    bodies = {
+        "nothing": b"",
+        "blank": b" \n",
+        "cut off": sound[:-1],
+        "two values": sound + sound,
+        "no UTF-8": sound.replace(b'": "', b'": "\xff\xfe'),
+        "a lone surrogate": b'{"title": "\\ud800", "name": "\\ud800", "content": "\\ud800", "events": "\\ud800"}',
+        "a bare NUL": b'{"title": "\x00"}',
+        "not a number": b'{"title": NaN}',
+        "an endless number": b'{"title": 1e999, "name": 1e999, "content": 1e999, "events": 1e999}',
+        "a huge number": b'{"title": 1%b, "name": 1%b, "content": 1%b, "events": 1%b}' % ((b"0" * 400,) * 4),
+        "single quotes": b"{'title': 'x'}",
+        "a comment": b'{} // "x"',
+        "deep lists": b"[" * 100_000,
+        "deep objects": b'{"a":' * 100_000,
+        "deep and closed": b'{"metadata":' + b'{"a":' * 900 + b"1" + b"}" * 901,
+        **{name: name.encode() for name in ("null", "true", "5", '"x"', "[]")},
+    }
+    for what, content in bodies.items():
+        untouched.refuse(
+            method, untouched.path(template), what, content=content, headers={"content-type": "application/json"}
+        )
+
+
+@pytest.mark.parametrize("operation", BODIES)
+def test_bodies_have_a_limit_whether_or_not_they_tell_their_size(untouched: Untouched, operation: str) -> None:
+    method, template = operation.split()
+    piece = b" " * 1_048_576
+    json_type = {"content-type": "application/json"}
+    for told in (True, False):
+        pieces = iter([b'{"a":"', *[piece] * 17, b'"}'])
+        content = b"".join(pieces) if told else pieces
+        untouched.refuse(
+            method, untouched.path(template), "too large", names=("body",), content=content, headers=json_type
+        )
+    wrong = {"content-type": "text/plain"}
+    untouched.refuse(method, untouched.path(template), "another type", content=b"{}", headers=wrong)
+    packed = {**json_type, "content-encoding": "gzip"}
+    untouched.refuse(method, untouched.path(template), "compressed", content=b"{}", headers=packed)
+
+
+@pytest.mark.parametrize("operation", [name for name in BODIES if "{" not in name or name.endswith("s")])
+def test_keys_of_repeats_have_a_form(untouched: Untouched, operation: str) -> None:
+    method, template = operation.split()
+    if "{" in template and not template.endswith(("events", "messages")):
+        return
+    for key in ("", "x" * 300):
+        headers = {"idempotency-key": key}
+        body = _sound(operation, untouched.known)
+        untouched.refuse(
+            method, untouched.path(template), f"key {key!r}", names=("dempotency",), json=body, headers=headers
+        )
+
+
+def _operations(platform: Platform) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    document = httpx2.get(f"{platform.url}/openapi.json").json()
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield method.upper(), path, operation
+
+
+def test_wrong_ids_are_not_found_or_refused(untouched: Untouched, platform: Platform) -> None:
+    tried = 0
+    for method, template, _ in _operations(platform):
+        for wrong in WRONG_IDS if "{" in template else ():
+            path = re.sub(r"{\w+}", wrong, template)
+            operation = f"{method} {template}"
+            body = _sound(operation, untouched.known) if operation in BODIES else None
+            if operation.endswith("/events") and body is not None:
+                body = {"events": body["events"][:1]}
+            untouched.refuse(method, path, f"{method} {path}", **({"json": body} if body is not None else {}))
+            tried += 1
+    assert tried > 100
+
+
+def test_wrong_cursors_and_unknown_parameters_are_refused(untouched: Untouched, platform: Platform) -> None:
+    foreign = untouched.http.get("/v1/agents?limit=1").json()["next_page"]
+    tried = 0
+    for method, template, operation in _operations(platform):
+        path = untouched.path(template)
+        if operation.get("parameters") and method == "GET":
+            named = [parameter["name"] for parameter in operation["parameters"]]
+            cursors = ["x", "%00", "e30", "x" * 10_000, "%F0%9F%98%80", "-1"]
+            if foreign and template != "/v1/agents":
+                cursors.append(foreign)
+            for cursor in cursors if "page" in named else ():
+                untouched.refuse(method, f"{path}?page={cursor}", f"{path} page {cursor[:20]}", names=("page", "NUL"))
+                tried += 1
+            for value in ("0", "-1", "x", "1e3", "99999999999999999999", "1.0") if "limit" in named else ():
+                untouched.refuse(method, f"{path}?limit={value}", f"{path} limit {value}", names=("limit",))
+            untouched.refuse(method, f"{path}?surprise=1", f"{path} surprise", names=("surprise",))
+    events = untouched.path("/v1/sessions/{session_id}/events")
+    for wrong in ("sevt_x", "%00", "x" * 300):
+        untouched.refuse("GET", f"{events}?after_id={wrong}", f"after_id {wrong}", names=("after_id", "NUL"))
+    for wrong in ("x", "-1", "1.5", "9" * 30):
+        untouched.refuse("GET", f"{events}/stream", "cursor", names=("ast-",), headers={"last-event-id": wrong})
+    assert tried > 20
+
+
+def test_unknown_routes_and_methods_answer_in_the_envelope(untouched: Untouched) -> None:
+    for method, path in (
+        ("POST", "/v1/nothing"),
+        ("DELETE", "/v1/agents"),
+        ("PATCH", "/v1/sessions"),
+        ("GET", "/v1/%00"),
+    ):
+        untouched.refuse(method, path, f"{method} {path}")
+
+
+def test_a_batch_is_stored_whole_or_not_at_all(untouched: Untouched) -> None:
+    path = untouched.path("/v1/sessions/{session_id}/events")
+    sound, wrong = {"type": "user.message", "content": "hello"}, {"type": "user.massage", "content": "hello"}
+    untouched.refuse("POST", path, "one of three", names=("events.1.type",), json={"events": [sound, wrong, sound]})
+    answer = {"type": "user.custom_tool_result", "custom_tool_use_id": "sevt_x", "content": TEXT}
+    untouched.refuse(
+        "POST", path, "an answer to nothing", names=("custom_tool_use_id",), json={"events": [sound, answer]}
+    )
+    many = {"agent": untouched.known["agent_id"], "initial_events": [sound] * 51}
+    untouched.refuse("POST", "/v1/sessions", "51 events", names=("initial_events",), json=many)
+    some = {"agent": untouched.known["agent_id"], "initial_events": [sound, wrong]}
+    untouched.refuse("POST", "/v1/sessions", "one of two", names=("initial_events.1.type",), json=some)
