@@ -98,7 +98,10 @@ class SpillBuffer:
     def finish(self, *, is_error: bool = False, trailer: str = "") -> ToolOutcome:
         """Close the file and return the outcome."""
         if not self._spilling:
-            text = _readable(bytes(self._head)).rstrip("\n")
+            text = _readable(bytes(self._head))
+            if len(text) <= LIMIT_CHARS:
+                # Shown inline, the line ends of a command's output say nothing.
+                text = text.rstrip("\n")
             return limit_text(text, self._open_spill, is_error=is_error, trailer=trailer)
         path = self._close()
         return _overflow_outcome(

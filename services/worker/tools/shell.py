@@ -40,6 +40,7 @@ _BACKGROUND_BYTES = 8 * 1024
 _WATCH_SECONDS = 2.0
 # How long the dead may take to go before they are given up.
 _DEATH_SECONDS = 5.0
+_PATIENCE_SECONDS = 0.2
 
 
 class ShellProcess(Protocol):
@@ -122,8 +123,10 @@ class PersistentShell:
                 raise
             self._cwd = live.cwd or self._cwd
             if end.ending is not Ending.FINISHED:
-                code = await self._drop()
-                if end.ending is Ending.SHELL_DIED:
+                died = end.ending is Ending.SHELL_DIED
+                # One that ends by itself is left the moment that it needs, for the sake of its exit code.
+                code = await self._drop(patience_seconds=_PATIENCE_SECONDS if died else 0)
+                if died:
                     return CommandEnd(Ending.SHELL_DIED, code)
             return end
 
@@ -156,9 +159,9 @@ class PersistentShell:
             self._live = _LiveShell(await self._start(self._cwd))
         return self._live
 
-    async def _drop(self) -> int | None:
+    async def _drop(self, *, patience_seconds: float = 0) -> int | None:
         live, self._live = self._live, None
-        return await live.close() if live else None
+        return await live.close(patience_seconds) if live else None
 
 
 class _LiveShell:
@@ -236,16 +239,19 @@ class _LiveShell:
         self._kill()
         self._finish(end)
 
-    async def close(self) -> int | None:
+    async def close(self, patience_seconds: float = 0) -> int | None:
         """Kill, wait until all are gone, release the descriptors."""
-        self._kill()
+        waiting = asyncio.ensure_future(self._process.wait())
         try:
-            code = await asyncio.wait_for(self._process.wait(), _DEATH_SECONDS)
-        except TimeoutError:
-            code = None
+            if patience_seconds:
+                await asyncio.wait((waiting,), timeout=patience_seconds)
+            self._kill()
+            await asyncio.wait((waiting,), timeout=_DEATH_SECONDS)
+            return waiting.result() if waiting.done() else None
         finally:
+            self._kill()
+            waiting.cancel()
             self._release()
-        return code
 
     def _kill(self) -> None:
         self.ended = True
