@@ -221,6 +221,9 @@ def _headers(shape: ErrorShape, error: DomainError) -> tuple[tuple[str, str], ..
             return (("www-authenticate", "Bearer"),)
         case 409 if error.reason not in RETRYABLE_CONFLICTS:
             return (("x-should-retry", "false"),)
+        case 413:
+            # The rest of the body is still on its way; nobody is going to read it.
+            return (("connection", "close"),)
         case 429 | 503:
             return (("retry-after", str(max(1, math.ceil(error.retry_after_seconds or 1)))),)
     return ()

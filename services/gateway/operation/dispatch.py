@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from opentelemetry import trace
 from pydantic import ValidationError
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
+
+from kit.telemetry import tracing
 
 from ..clients import Clients
 from ..errors import InvalidRequest, MethodNotAllowed, RouteNotFound
@@ -30,6 +33,7 @@ class PathEndpoint:
 
     def __init__(self, operations: Iterable[Operation], clients: Clients) -> None:
         self._by_method = {operation.method: operation for operation in operations}
+        self._path = next(iter(self._by_method.values())).path
         self._clients = clients
         allowed = set(self._by_method)
         readable = self._by_method.get("GET")
@@ -44,6 +48,8 @@ class PathEndpoint:
             raise MethodNotAllowed(
                 f"{scope['method'][:16]} is not served on this path. Served here: {self._allow}.", allow=self._allow
             )
+        if tracing():
+            trace.get_current_span().update_name(f"{operation.method} {self._path}")
         call = await prepare(operation, self._clients, scope, receive)
         result = await operation.handler(call)
         if isinstance(result, bytes):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from opentelemetry.trace import Span, StatusCode
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -65,8 +66,10 @@ class Shell:
         scope["app"] = self._app
         scope[SCOPE_KEY] = Admitted(request_id, ANONYMOUS, speaks_published_contract(headers), headers)
         if telemetry.tracing():
-            with telemetry.continue_trace(headers, f"{scope['method']} {scope['path']}", request_id=request_id):
-                await self._serve(scope, receive, send)
+            attributes = {"http.request.method": scope["method"], "url.path": scope["path"], "request_id": request_id}
+            # The dispatcher names the span after the route, once one is found.
+            with telemetry.continue_trace(headers, scope["method"], **attributes) as span:
+                await self._serve(scope, receive, _watching_status(send, span))
         else:
             await self._serve(scope, receive, send)
 
@@ -114,6 +117,17 @@ class Shell:
             scope[SCOPE_KEY] = Admitted(admitted.request_id, principal, admitted.published, admitted.headers)
         query = scope.get("query_string", b"").decode("latin-1")
         self._compatibility.admit(method=scope["method"], path=path, query=query, headers=admitted.headers)
+
+
+def _watching_status(send: Send, span: Span) -> Send:
+    async def watched(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            span.set_attribute("http.response.status_code", message["status"])
+            if message["status"] >= 500:
+                span.set_status(StatusCode.ERROR)
+        await send(message)
+
+    return watched
 
 
 def _headers(scope: Scope) -> Mapping[str, str]:

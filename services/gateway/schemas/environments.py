@@ -22,19 +22,26 @@ NETWORK = {
 }
 CONFIG = {
     "type": "object",
-    "required": ["type"],
     "properties": {
         "type": {"enum": ["cloud", "self_hosted"]},
-        "networking": {"type": "object"},
-        "packages": {"type": "object"},
+        "networking": {"type": ["object", "null"]},
+        "packages": {"type": ["object", "array", "null"]},
     },
 }
 Config = Annotated[Any, JUDGED, WithJsonSchema({"anyOf": [CONFIG, {"type": "null"}]})]
 Network = Annotated[Any, JUDGED, WithJsonSchema({"anyOf": [NETWORK, {"type": "null"}]})]
 Packages = Annotated[Any, JUDGED, WithJsonSchema({"anyOf": [{"type": ["array", "object", "null"], "maxItems": 256}]})]
-Word = Annotated[
-    Any, JUDGED, WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1, "maxLength": 64}, {"type": "null"}]})
-]
+MAX_WORD_LENGTH = 256
+NAME = {"type": "string", "minLength": 1, "maxLength": MAX_WORD_LENGTH}
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > MAX_WORD_LENGTH:
+        raise PydanticCustomError("string_too_long", "too long", {"max_length": MAX_WORD_LENGTH})
+    return value
+
+
+Word = Annotated[Any, JUDGED, AfterValidator(_short), WithJsonSchema({"anyOf": [NAME, {"type": "null"}]})]
 
 
 class _Definition(Shape):
