@@ -75,8 +75,8 @@ class RootedOpener:
 
     def _walk(self, path: str, flags: int) -> Opened:
         trail: list[tuple[str, int]] = []
-        pending = [part for part in reversed(path.split("/")) if part not in ("", ".")]
-        must_be_folder = path.endswith("/")
+        pending = _parts(path)
+        must_be_folder = _names_folder(path)
         links = 0
         try:
             while pending:
@@ -93,7 +93,8 @@ class RootedOpener:
                         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
                     if target.startswith("/"):
                         _close_all(trail)
-                    pending.extend(part for part in reversed(target.split("/")) if part not in ("", "."))
+                    must_be_folder |= not pending and _names_folder(target)
+                    pending += _parts(target)
                     continue
                 last = not pending
                 how = flags if last else os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -108,6 +109,15 @@ class RootedOpener:
         where = "/" + "/".join(name for name, _ in trail)
         fd = trail.pop()[1] if trail else os.open(".", flags, dir_fd=self._fd)
         return Opened(fd, where)
+
+
+def _parts(path: str) -> list[str]:
+    """The components that move, last first."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
+def _names_folder(path: str) -> bool:
+    return path.endswith(("/", "/.")) or path == "."
 
 
 def _read_link(name: str, parent: int) -> str | None:

@@ -33,6 +33,12 @@ from services.worker.tools.overflow import SpillBuffer
 
 STATUS_FD = 9
 SHELL_ARGV = ("bash", "--noprofile", "--norc", "-s")
+# The report is a plain command: after a syntax error in an eval, bash 5.2 does not
+# take `{` for a keyword.
+_SCRIPT = """\
+eval '%s' </dev/null %d>&-
+builtin printf '%%s %%d %%s\\0' %s "$?" "$PWD" >&%d
+"""
 _READ_BYTES = 64 * 1024
 _READS_PER_WAKE = 4
 _PAUSE_SECONDS = 0.002
@@ -194,10 +200,7 @@ class _LiveShell:
             buffer.feed(b"[output of background processes]\n" + bytes(self._background).rstrip(b"\n") + b"\n")
             self._background.clear()
         quoted = command.replace("'", "'\\''")
-        script = (
-            f"eval '{quoted}' </dev/null {STATUS_FD}>&-\n"
-            f'{{ builtin printf \'%s %d %s\\0\' {marker} "$?" "$PWD" >&{STATUS_FD}; }} 2>/dev/null\n'
-        )
+        script = _SCRIPT % (quoted, STATUS_FD, marker, STATUS_FD)
         deadline = self._loop.time() + timeout_seconds
         try:
             await self._send(script.encode(), deadline)
@@ -237,6 +240,8 @@ class _LiveShell:
     def stop(self, end: CommandEnd) -> None:
         """Kill everything; the running command, if any, ends with `end`."""
         self._kill()
+        # What it had said up to now is worth knowing.
+        self._take_remaining()
         self._finish(end)
 
     async def close(self, patience_seconds: float = 0) -> int | None:

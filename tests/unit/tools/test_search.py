@@ -73,7 +73,11 @@ def test_glob_lists_newest_first_and_leaves_git_out(files, work):
     assert glob.run(files, {"pattern": "**/*.py"}) == "/workspace/src/new.py\n/workspace/old.py"
     assert glob.run(files, {"pattern": "*.py", "path": "src"}) == "/workspace/src/new.py"
     assert glob.run(files, {"pattern": "/workspace/src/*"}) == "/workspace/src/new.py"
-    assert set(glob.run(files, {"pattern": "*"}).split("\n")) == {"/workspace/src/", "/workspace/old.py", "/workspace/.env"}
+    assert set(glob.run(files, {"pattern": "*"}).split("\n")) == {
+        "/workspace/src/",
+        "/workspace/old.py",
+        "/workspace/.env",
+    }
     assert glob.run(files, {"pattern": "*.rs"}) == "No matches."
 
 
