@@ -13,11 +13,16 @@ from typing import Any
 import orjson
 
 from kit.ids import new_id
+from kit.lifecycle import Service
+from kit.rpc.client import channel
+from kit.rpc.context import CallContext
 from kit.rpc.server import Server
 from kit.testing import await_until
 from managed_agents.sessions.v1 import agents_pb2, sessions_pb2
 from managed_agents.vault.v1.vault_pb2 import GetModelAccessResponse
 from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceServicer, add_SettingsServiceServicer_to_server
+from services.sessions.app import build
+from services.sessions.config import Settings
 from services.worker.runner.app import Runner, compose
 from services.worker.runner.config import RunnerSettings
 from services.worker.runner.models.base import (
@@ -34,7 +39,7 @@ from services.worker.runner.models.base import (
 )
 from services.worker.runner.models.demo import DemoModel
 from services.worker.tools import ToolOutcome
-from tests.integration.sessions.turn_driver import Replica, replica, user
+from tests.integration.sessions.turn_driver import WORKSPACE, Replica, user
 
 TOOLSET = {"type": "agent_toolset_20260401"}
 ASKING = {"type": "agent_toolset_20260401", "default_config": {"permission_policy": {"type": "always_ask"}}}
@@ -144,13 +149,25 @@ class PlayedVault(SettingsServiceServicer):
 class World:
     """What a test drives."""
 
-    def __init__(self, clients: Replica, folder: Path, nats_url: str) -> None:
+    def __init__(self, clients: Replica, folder: Path, nats_url: str, sessions: Settings) -> None:
         self.clients = clients
         self.folder = folder
         self.nats_url = nats_url
-        self.sessions_address = ""
+        self.sessions_address = sessions.listen
+        self._sessions = sessions
+        self._service: Service | None = None
         self.vault = PlayedVault()
         self.vault_address = f"unix:{folder}/vault.sock"
+
+    async def start_sessions(self) -> None:
+        """A replica of the sessions service, at the one address."""
+        self._service = await build(self._sessions)
+        await self._service.start()
+
+    async def stop_sessions(self) -> None:
+        """Stop it in order."""
+        if self._service is not None:
+            await self._service.stop()
 
     @asynccontextmanager
     async def runner(self, model: Any = None, sandboxes: Any = None, **options: Any) -> AsyncIterator[Runner]:
@@ -243,17 +260,21 @@ class World:
 async def world(dsn: str, nats_url: str, **settings: Any) -> AsyncIterator[World]:
     """Sessions and vault, and no runner yet."""
     with tempfile.TemporaryDirectory(prefix="ma-") as name:
-        folder = Path(name)
-        async with replica(dsn, nats_url, folder, sweep_seconds=0.1, **settings) as clients:
-            made = World(clients, folder, nats_url)
-            made.sessions_address = f"unix:{name}/{next(file for file in os.listdir(name) if file.endswith('.sock'))}"
-            server = Server(made.vault_address, service="vault")
-            server.add(add_SettingsServiceServicer_to_server, made.vault)
-            await server.start()
-            try:
-                yield made
-            finally:
-                await server.stop()
+        listen = f"unix:{name}/sessions.sock"
+        sessions = Settings(database_url=dsn, nats_url=nats_url, listen=listen, **{"sweep_seconds": 0.1, **settings})
+        connection = channel(listen)
+        clients = Replica(connection, CallContext(workspace_id=WORKSPACE, principal_id="test"))
+        made = World(clients, Path(name), nats_url, sessions)
+        server = Server(made.vault_address, service="vault")
+        server.add(add_SettingsServiceServicer_to_server, made.vault)
+        await server.start()
+        await made.start_sessions()
+        try:
+            yield made
+        finally:
+            await made.stop_sessions()
+            await connection.close()
+            await server.stop()
 
 
 def types(log: list[dict[str, Any]]) -> list[str]:

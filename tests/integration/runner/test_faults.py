@@ -295,17 +295,25 @@ async def test_one_slow_turn_slows_no_other(platform: World) -> None:
         await platform.until(slow)
 
 
-async def test_a_restarted_sessions_service_is_found_again(make_database, nats_url) -> None:
-    database = await make_database("sessions", MIGRATIONS)
-    async with world(database, nats_url) as first:
-        session = await first.session()
-        async with first.runner(ScriptedModel([say("hi")])):
-            await first.say(session, "go")
-            await first.until(session)
-    async with world(database, nats_url) as second, second.runner(ScriptedModel([say("still here")])):
-        await second.say(session, "and now")
-        log = await second.until(session)
-    assert text_of(of(log, "agent.message")[-1]) == "still here"
+async def test_a_sessions_service_that_restarts_costs_no_turn(make_database, nats_url) -> None:
+    gate = Gate()
+    model = ScriptedModel([[wait_at(gate), *say("through the gap")], say("and after it")])
+    async with world(await make_database("sessions", MIGRATIONS), nats_url) as platform:
+        session = await platform.session()
+        async with platform.runner(model) as runner:
+            await platform.say(session, "go")
+            await gate.reached.wait()
+            await platform.stop_sessions()
+            gate.opened.set()
+            await await_until(lambda: model.closed == 1)
+            assert runner.claims.held == 1
+            await platform.start_sessions()
+            log = await platform.until(session)
+            assert text_of(of(log, "agent.message")[0]) == "through the gap"
+            await platform.say(session, "and now")
+            log = await platform.until_logged(session, "agent.message", 2)
+    assert not of(log, "session.status_rescheduled") and not of(log, "session.error")
+    assert [event["seq"] for event in log] == list(range(1, len(log) + 1))
 
 
 async def test_previews_start_before_and_match_the_stored_event(platform: World, nats: Nats) -> None:

@@ -17,20 +17,13 @@ from services.worker.runner.loop.context import Call
 from services.worker.runner.loop.journal import Journal
 from services.worker.runner.loop.stopping import Stopped, StopSignal
 from services.worker.runner.models.base import ToolCall, ToolDefinition
-
-
-class Outcome(Protocol):
-    """What a tool brought."""
-
-    text: str
-    is_error: bool
-    overflow: dict[str, Any] | None
+from services.worker.tools import ToolOutcome
 
 
 class Sandbox(Protocol):
     """Where the tools of one session run. Starts with the first tool."""
 
-    async def run_tool(self, name: str, value: object) -> Outcome:
+    async def run_tool(self, name: str, value: object) -> ToolOutcome:
         """Run one tool to its end."""
         ...
 
