@@ -23,6 +23,7 @@ from services.worker.runner.models.base import (
     ThinkingStart,
 )
 from tests.integration.runner.harness import (
+    ASKING,
     CUSTOM,
     TOOLSET,
     Gate,
@@ -218,6 +219,43 @@ async def test_a_killed_runner_leaves_its_turn_to_the_next(platform: World, poin
         assert len(sandboxes.calls) == 1
     ends = [event["model_request_start_id"] for event in of(log, "span.model_request_end")]
     assert ends == [event["id"] for event in of(log, "span.model_request_start")]
+
+
+async def test_an_approved_call_never_runs_twice(platform: World) -> None:
+    session = await platform.session(ASKING)
+    async with platform.runner_process("runner.tool.running=kill") as process:
+        await platform.say(session, 'TOOL:bash:{"command": "rm -r x"}')
+        log = await platform.until(session, "requires_action")
+        (use,) = of(log, "agent.tool_use")
+        allow = {"type": "user.tool_confirmation", "tool_use_id": use["id"], "result": "allow"}
+        await platform.clients.send(session, allow)
+        assert await asyncio.wait_for(process.wait(), 15) == -signal.SIGKILL
+    sandboxes = PlayedSandboxes()
+    async with platform.runner(sandboxes=sandboxes):
+        log = await platform.until(session)
+    assert sandboxes.calls == []
+    assert "work_outcome_unknown" in text_of(of(log, "agent.tool_result")[0])
+
+
+async def test_a_call_whose_turn_was_given_up_is_not_run_by_the_next_message(platform: World) -> None:
+    session = await platform.session(ASKING)
+    async with platform.runner():
+        await platform.say(session, 'TOOL:bash:{"command": "rm -r x"}')
+        log = await platform.until(session, "requires_action")
+    allow = {"type": "user.tool_confirmation", "tool_use_id": of(log, "agent.tool_use")[0]["id"], "result": "allow"}
+    await platform.clients.send(session, allow)
+    # The first one dies while it runs the call, the others before they can say that its outcome is not known.
+    for point in ("runner.tool.running", "runner.before_append", "runner.before_append"):
+        async with platform.runner_process(f"{point}=kill") as process:
+            assert await asyncio.wait_for(process.wait(), 15) == -signal.SIGKILL
+    log = await platform.until(session)
+    assert log[-1]["stop_reason"]["type"] == "retries_exhausted"
+    sandboxes = PlayedSandboxes()
+    async with platform.runner(sandboxes=sandboxes):
+        await platform.say(session, "LEN:3")
+        log = await platform.until_logged(session, "agent.message")
+    assert sandboxes.calls == []
+    assert "work_outcome_unknown" in text_of(of(log, "agent.tool_result")[0])
 
 
 async def test_a_paused_runner_writes_nothing_after_its_lease(platform: World) -> None:
