@@ -174,6 +174,12 @@ class Database:
         async with self._borrow() as connection:
             yield Tx(connection, None)
 
+    @asynccontextmanager
+    async def platform_statements(self) -> AsyncIterator[Tx]:
+        """Writes over all tenants where each statement is a whole transaction of its own."""
+        async with self._borrow() as connection:
+            yield Tx(connection, None)
+
     async def connect(self) -> psycopg.AsyncConnection[Any]:
         """A dedicated connection, in autocommit, with this database's settings: for hot loops that own one."""
         connection = await psycopg.AsyncConnection.connect(

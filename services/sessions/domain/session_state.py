@@ -105,6 +105,8 @@ class SessionState:
     active_seconds: float = 0.0
     running_since: datetime | None = None
     traceparent: str = ""
+    # Counts the moves that were saved.
+    version: int = 0
 
 
 class Phase(Enum):

@@ -3,6 +3,7 @@
 Subjects: `sessions.live.<session_id>`, `runners.<runner_id>.signals`, `sessions.turn_ready`.
 """
 
+import asyncio
 from base64 import b64encode
 from collections.abc import Sequence
 
@@ -14,6 +15,8 @@ from services.sessions.domain.move import Moved, Signal
 from services.sessions.store.log import OutboxMessage
 
 TURN_READY = "sessions.turn_ready"
+# Live tails have their hint already; only durable consumers wait for the relay.
+GATHER_SECONDS = 0.05
 
 
 class Announcer:
@@ -22,6 +25,7 @@ class Announcer:
     def __init__(self, nats: Nats, relay: Relay) -> None:
         self._nats = nats
         self._relay = relay
+        self._waking: asyncio.TimerHandle | None = None
 
     async def events(self, session_id: str, events: Sequence[LoggedEvent]) -> None:
         """Shows fresh events, and inputs that were just read, to live tails."""
@@ -44,7 +48,12 @@ class Announcer:
         await self._nats.publish(TURN_READY, b"")
 
     def wake_relay(self) -> None:
-        """Outbox rows were committed."""
+        """Outbox rows were committed. The relay takes what gathers in a moment at once."""
+        if self._waking is None:
+            self._waking = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._wake)
+
+    def _wake(self) -> None:
+        self._waking = None
         self._relay.wake()
 
 
@@ -62,6 +71,7 @@ def outbox_message(moved: Moved, headers: dict[str, str] | None) -> OutboxMessag
     )
     return OutboxMessage(
         workspace_id=moved.state.workspace_id,
+        session_id=moved.state.id,
         message_id=moved.events[0].id,
         subject=f"sessions.log.{moved.state.id}",
         payload=b64encode(payload.SerializeToString()).decode(),

@@ -1,10 +1,11 @@
 """Commits that many callers share.
 
-Each caller hands in one job: a session and a decision to take under its lock. While one
-commit is on its way to the disk the next jobs gather, and then go together: one lock
-statement, one write statement, one commit for all of them. A job that is refused does not
-touch its neighbours, and one that breaks the shared commit, or whose session is locked by
-someone else, gets a transaction of its own.
+Each caller hands in one job: a session and a decision. While one commit is on its way to
+the disk the next jobs gather, and then go together. Where this replica moved a session
+last, its state is guessed and one statement writes and commits; the others, and wrong
+guesses, go through a lock and a transaction. A job that is refused does not touch its
+neighbours, and one that breaks a shared commit, or whose session is locked by someone
+else, gets a transaction of its own.
 """
 
 import asyncio
@@ -16,8 +17,8 @@ from datetime import datetime
 import psycopg
 
 from kit.clock import Clock
-from kit.errors import DomainError
-from kit.postgres import Database, Tx
+from kit.errors import DomainError, WriteConflict
+from kit.postgres import Database
 from services.sessions.domain.move import Moved
 from services.sessions.domain.session_state import SessionState
 from services.sessions.domain.turn import MayBeRepeat
@@ -107,48 +108,86 @@ class Committer:
         return taken
 
     async def _commit(self, jobs: list[Job]) -> None:
+        """Guesses first, then under locks what no guess served, then alone what is left."""
+        left = await self._step(jobs, self._by_guess)
+        if left:
+            left = await self._step(left, self._under_lock)
+        for job in left:
+            await self._commit_alone(job)
+
+    async def _step(
+        self, jobs: list[Job], commit: Callable[[list[Job], Written], Awaitable[dict[Job, Moved]]]
+    ) -> list[Job]:
+        """Commits what it can of the jobs, and answers with the others."""
         written = Written()
-        outcomes: dict[Job, Moved] = {}
         try:
-            async with self._database.platform_transaction(relaxed=all(job.relaxed for job in jobs)) as tx:
-                outcomes = await self._write(tx, jobs, written)
-        except (EventStored, psycopg.Error):
-            # One job's rows broke the statement for all: each one finds out for itself.
+            outcomes = await commit(jobs, written)
+        except (EventStored, WriteConflict, psycopg.Error):
+            # One job broke the statement for all: each one finds out for itself.
             self._writer.undo(written)
-            outcomes = {}
+            return jobs
         except BaseException:
             self._writer.undo(written)
             raise
-        else:
-            for job, moved in outcomes.items():
-                job.succeed(moved)
-            await self._writer.settle(written)
-        for job in jobs:
-            if job not in outcomes and not job.done.done():
-                await self._commit_alone(job)
+        for job, moved in outcomes.items():
+            job.succeed(moved)
+        await self._writer.settle(written)
+        return [job for job in jobs if job not in outcomes and not job.done.done()]
 
-    async def _write(self, tx: Tx, jobs: list[Job], written: Written) -> dict[Job, Moved]:
-        states = {state.id: state for state in await TurnStore(tx).lock_free([job.session_id for job in jobs])}
+    async def _by_guess(self, jobs: list[Job], written: Written) -> dict[Job, Moved]:
+        """Moves sessions from where they are believed to stand. A refusal needs more than a belief."""
+        states: dict[str, SessionState | None] = {}
         now = self._clock.now()
         outcomes: dict[Job, Moved] = {}
         for job in jobs:
-            state = states.get(job.session_id)
-            if state is None or state.workspace_id != job.workspace_id:
+            if job.session_id not in states:
+                states[job.session_id] = self._writer.states.guess(job.workspace_id, job.session_id)
+            state = states[job.session_id]
+            if state is None:
                 continue
-            try:
-                moved = job.decide(state, now, None)
-            except MayBeRepeat:
-                # It has to look into the log first, and what comes after it has to wait for that.
-                states.pop(job.session_id)
-                continue
-            except DomainError as refusal:
-                job.fail(refusal)
+            moved = _decide(job, state, now)
+            if moved is None or moved.read or unchanged(moved):
+                # Also for the jobs of this session that come after it.
+                states[job.session_id] = None
                 continue
             outcomes[job] = moved
             states[job.session_id] = moved.state
-        moves = [(moved, job.headers) for job, moved in outcomes.items() if not unchanged(moved)]
-        if moves:
-            await self._writer.write(tx, moves, written)
+        if not outcomes:
+            return outcomes
+        moves = [(moved, job.headers) for job, moved in outcomes.items()]
+        relaxed = all(job.relaxed for job in outcomes)
+        async with self._database.platform_statements() as tx:
+            saved = await self._writer.save_guesses(tx, moves, written, relaxed=relaxed)
+        for job in outcomes:
+            if job.session_id not in saved:
+                self._writer.states.drop(job.session_id)
+        return {job: moved for job, moved in outcomes.items() if job.session_id in saved}
+
+    async def _under_lock(self, jobs: list[Job], written: Written) -> dict[Job, Moved]:
+        """Moves those of the sessions that nobody else holds, in one transaction."""
+        outcomes: dict[Job, Moved] = {}
+        async with self._database.platform_transaction(relaxed=all(job.relaxed for job in jobs)) as tx:
+            locked = await TurnStore(tx).lock_free(sorted({job.session_id for job in jobs}))
+            states = {state.id: state for state in locked}
+            now = self._clock.now()
+            for job in jobs:
+                state = states.get(job.session_id)
+                if state is None or state.workspace_id != job.workspace_id:
+                    continue
+                try:
+                    moved = job.decide(state, now, None)
+                except MayBeRepeat:
+                    # It has to look into the log first, and what comes after it has to wait for that.
+                    del states[job.session_id]
+                    continue
+                except DomainError as refusal:
+                    job.fail(refusal)
+                    continue
+                outcomes[job] = moved
+                states[job.session_id] = moved.state
+            moves = [(moved, job.headers) for job, moved in outcomes.items() if not unchanged(moved)]
+            if moves:
+                await self._writer.write(tx, moves, written)
         return outcomes
 
     async def _commit_alone(self, job: Job) -> None:
@@ -156,3 +195,11 @@ class Committer:
             job.succeed(await self._alone(job))
         except Exception as error:
             job.fail(error)
+
+
+def _decide(job: Job, state: SessionState, now: datetime) -> Moved | None:
+    """The move, or None where the decision is a refusal or needs the log."""
+    try:
+        return job.decide(state, now, None)
+    except (DomainError, MayBeRepeat):
+        return None

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from kit import failpoints
+from kit.errors import WriteConflict
 from kit.postgres import Tx
 from kit.telemetry import log
 from services.sessions.domain.log import LoggedEvent
@@ -17,6 +18,7 @@ from services.sessions.domain.session_state import Status, TurnState
 from services.sessions.domain.turn import grant_at_once
 from services.sessions.operations.announcer import Announcer, outbox_message
 from services.sessions.operations.grants import Grants
+from services.sessions.operations.states import States
 from services.sessions.operations.waiting_room import Seat, WaitingRoom
 from services.sessions.store.log import LogStore
 
@@ -47,6 +49,7 @@ class Writer:
         self._announcer = announcer
         self._grants = grants
         self._lease_seconds = lease_seconds
+        self.states = States()
         self._deliveries: set[asyncio.Task[None]] = set()
 
     async def write(self, tx: Tx, moves: Sequence[tuple[Moved, Headers]], written: Written) -> None:
@@ -62,7 +65,10 @@ class Writer:
     async def save(self, tx: Tx, moves: Sequence[tuple[Moved, Headers]], written: Written) -> None:
         """Saves moves as they are; `written.granted` is the caller's to fill."""
         messages = [outbox_message(moved, headers) for moved, headers in moves if moved.events]
-        await LogStore(tx).save([moved for moved, _ in moves], messages, self._lease_seconds)
+        _count(moves)
+        saved = await LogStore(tx).save([moved for moved, _ in moves], messages, self._lease_seconds)
+        if any(moved.state.id not in saved for moved, _ in moves):
+            raise WriteConflict("A session moved on although it was locked.")
         for moved, _ in moves:
             if moved.read and moved.moved_at:
                 scoped = LogStore(tx.for_workspace(moved.state.workspace_id))
@@ -71,13 +77,37 @@ class Writer:
             written.moves.append(moved)
         await failpoints.point("sessions.append.before_commit")
 
+    async def save_guesses(
+        self, tx: Tx, moves: Sequence[tuple[Moved, Headers]], written: Written, *, relaxed: bool
+    ) -> set[str]:
+        """Saves moves of guessed states by one statement that is its own transaction.
+
+        Answers with the sessions whose guess held. Of the others nothing was written, and
+        nothing remains in `written`. The moves have not marked any input as read.
+        """
+        placed = [moved for moved, _ in moves]
+        self._match(placed, written)
+        moves = [(moved, headers) for moved, (_, headers) in zip(placed, moves, strict=True)]
+        messages = [outbox_message(moved, headers) for moved, headers in moves if moved.events]
+        _count(moves)
+        saved = await LogStore(tx).save(placed, messages, self._lease_seconds, relaxed=relaxed)
+        written.moves.extend(moved for moved in placed if moved.state.id in saved)
+        for moved, seat in [pair for pair in written.granted if pair[0].state.id not in saved]:
+            written.granted.remove((moved, seat))
+            self._room.give_back(seat)
+        return saved
+
     def undo(self, written: Written) -> None:
-        """The transaction failed: nobody gets anything."""
+        """The transaction failed, or may have: nobody gets anything, and nothing is taken for known."""
         for _, seat in written.granted:
             self._room.give_back(seat)
+        for moved in written.moves:
+            self.states.drop(moved.state.id)
 
     async def settle(self, written: Written) -> None:
         """The transaction committed: tells tails, holders and other replicas, and hands out grants."""
+        for moved in written.moves:
+            self.states.keep(moved.state)
         await failpoints.point("sessions.append.after_commit")
         granted = {moved.state.id for moved, _ in written.granted}
         for moved, seat in written.granted:
@@ -127,6 +157,13 @@ class Writer:
             await self._give_up(moved.state.workspace_id, moved.state.id, moved.state.turn_epoch)
             return
         seat.grants.put_nowait(message)
+
+
+def _count(moves: Sequence[tuple[Moved, Headers]]) -> None:
+    """Gives the states to be saved their version: one more than what the session's first move began with."""
+    begun: dict[str, int] = {}
+    for moved, _ in moves:
+        moved.state.version = begun.setdefault(moved.state.id, moved.before.version) + 1
 
 
 def unchanged(moved: Moved) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, LiteralString
 
 import orjson
 import psycopg
@@ -12,10 +12,62 @@ from kit.clock import rfc3339
 from kit.postgres import Tx
 from services.sessions.domain.log import UNREAD, LoggedEvent
 from services.sessions.domain.move import Moved
-from services.sessions.domain.session_state import TurnState
+from services.sessions.domain.session_state import SessionState, TurnState
 from services.sessions.store.turns import session_values
 
 _ONCE = ("events_id_once", "outbox_message_id_unique")
+
+
+# Everything hangs on `saved`: a session that has moved on keeps its log, turn and outbox as they are.
+_SAVE: LiteralString = """
+WITH saved AS ( -- platform-wide: each row brings the workspace that its session was found in
+    UPDATE sessions AS s
+    SET revision = m.revision, archived_at = m.archived_at, deleted_at = m.deleted_at, updated_at = m.updated_at,
+        status = m.status, last_seq = m.last_seq, input_seq = m.input_seq, turn_epoch = m.turn_epoch,
+        turn_state = m.turn_state, turn_attempt = m.turn_attempt, turn_holder = m.turn_holder,
+        interrupt_seq = m.interrupt_seq, unread = m.unread, pending = m.pending, stop_reason = m.stop_reason,
+        input_tokens = m.input_tokens, output_tokens = m.output_tokens,
+        cache_read_input_tokens = m.cache_read_input_tokens,
+        cache_creation_5m_input_tokens = m.cache_creation_5m_input_tokens,
+        cache_creation_1h_input_tokens = m.cache_creation_1h_input_tokens, active_seconds = m.active_seconds,
+        running_since = m.running_since, traceparent = m.traceparent, version = m.version
+    FROM json_to_recordset(%(sessions)s::json) AS m(
+        workspace_id text, id text, revision integer, archived_at timestamptz, deleted_at timestamptz,
+        updated_at timestamptz, status text, last_seq bigint, input_seq bigint, turn_epoch bigint, turn_state text,
+        turn_attempt integer, turn_holder text, interrupt_seq bigint, unread text, pending text, stop_reason text,
+        input_tokens bigint, output_tokens bigint, cache_read_input_tokens bigint,
+        cache_creation_5m_input_tokens bigint, cache_creation_1h_input_tokens bigint,
+        active_seconds double precision, running_since timestamptz, traceparent text, version bigint)
+    WHERE s.id = m.id AND s.workspace_id = m.workspace_id AND s.version = m.version - 1
+    RETURNING s.id
+), logged AS (
+    INSERT INTO events (workspace_id, session_id, seq, id, type, in_context, created_at, body)
+    SELECT e.workspace_id, e.session_id, e.seq, e.id, e.type, e.in_context, e.created_at, e.body
+    FROM json_to_recordset(%(events)s::json) AS e(
+        workspace_id text, session_id text, seq bigint, id text, type text, in_context boolean,
+        created_at timestamptz, body text)
+    JOIN saved ON saved.id = e.session_id
+), sent AS (
+    INSERT INTO outbox (workspace_id, message_id, subject, payload, headers)
+    SELECT o.workspace_id, o.message_id, o.subject, decode(o.payload, 'base64'), o.headers
+    FROM json_to_recordset(%(messages)s::json) AS o(
+        workspace_id text, session_id text, message_id text, subject text, payload text, headers jsonb)
+    JOIN saved ON saved.id = o.session_id
+), ended AS (
+    DELETE FROM turns USING saved WHERE turns.session_id = saved.id AND saved.id = ANY(%(ended)s)
+), held AS (
+    INSERT INTO turns (workspace_id, session_id, epoch, holder, expires_at, ready_at)
+    SELECT t.workspace_id, t.session_id, t.epoch, t.holder,
+           CASE WHEN t.holder <> '' THEN clock_timestamp() + make_interval(secs => %(lease_seconds)s) END,
+           clock_timestamp()
+    FROM json_to_recordset(%(turns)s::json) AS t(workspace_id text, session_id text, epoch bigint, holder text)
+    JOIN saved ON saved.id = t.session_id
+    ON CONFLICT (session_id) DO UPDATE
+    SET epoch = excluded.epoch, holder = excluded.holder, expires_at = excluded.expires_at,
+        ready_at = excluded.ready_at
+)
+SELECT id, CASE WHEN %(relaxed)s THEN set_config('synchronous_commit', 'off', true) END FROM saved
+"""
 
 
 class EventStored(Exception):
@@ -27,6 +79,7 @@ class OutboxMessage:
     """What leaves with an append."""
 
     workspace_id: str
+    session_id: str
     message_id: str
     subject: str
     # Base64 of the payload.
@@ -40,94 +93,23 @@ class LogStore:
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
 
-    async def save(self, moves: Sequence[Moved], messages: Iterable[OutboxMessage], lease_seconds: float) -> None:
+    async def save(
+        self, moves: Sequence[Moved], messages: Iterable[OutboxMessage], lease_seconds: float, *, relaxed: bool = False
+    ) -> set[str]:
         """Saves finished moves in one statement: log, sessions, turns and outbox.
 
-        Several moves of one session stand in their order; the last one's state is saved.
-        EventStored where one of the events is in a log already.
+        Answers with the sessions that still stood where their first move began; nothing is
+        written for the others. Several moves of one session stand in their order; the
+        last one's state is saved. `relaxed` lets the commit that this is part of go
+        before the disk has it. EventStored where an event is in a log already.
         """
         try:
-            await self._save(moves, messages, lease_seconds)
+            rows = await self._tx.all(_SAVE, _save_values(moves, messages, lease_seconds, relaxed))
         except psycopg.errors.UniqueViolation as error:
             if error.diag.constraint_name in _ONCE:
                 raise EventStored from error
             raise
-
-    async def _save(self, moves: Sequence[Moved], messages: Iterable[OutboxMessage], lease_seconds: float) -> None:
-        last = {moved.state.id: moved for moved in moves}
-        first = {moved.state.id: moved.before for moved in reversed(moves)}
-        changed = [
-            moved.state
-            for session_id, moved in last.items()
-            if (first[session_id].turn_state, first[session_id].turn_epoch)
-            != (moved.state.turn_state, moved.state.turn_epoch)
-        ]
-        await self._tx.execute(
-            """
-            WITH saved AS ( -- platform-wide: each row brings the workspace that its session was found in
-                UPDATE sessions AS s
-                SET revision = m.revision, archived_at = m.archived_at, deleted_at = m.deleted_at,
-                    updated_at = m.updated_at, status = m.status, last_seq = m.last_seq, input_seq = m.input_seq,
-                    turn_epoch = m.turn_epoch, turn_state = m.turn_state, turn_attempt = m.turn_attempt,
-                    turn_holder = m.turn_holder, interrupt_seq = m.interrupt_seq, unread = m.unread,
-                    pending = m.pending, stop_reason = m.stop_reason, input_tokens = m.input_tokens,
-                    output_tokens = m.output_tokens, cache_read_input_tokens = m.cache_read_input_tokens,
-                    cache_creation_5m_input_tokens = m.cache_creation_5m_input_tokens,
-                    cache_creation_1h_input_tokens = m.cache_creation_1h_input_tokens,
-                    active_seconds = m.active_seconds, running_since = m.running_since, traceparent = m.traceparent
-                FROM json_to_recordset(%(sessions)s::json) AS m(
-                    workspace_id text, id text, revision integer, archived_at timestamptz, deleted_at timestamptz,
-                    updated_at timestamptz, status text, last_seq bigint, input_seq bigint, turn_epoch bigint,
-                    turn_state text, turn_attempt integer, turn_holder text, interrupt_seq bigint, unread text,
-                    pending text, stop_reason text, input_tokens bigint, output_tokens bigint,
-                    cache_read_input_tokens bigint, cache_creation_5m_input_tokens bigint,
-                    cache_creation_1h_input_tokens bigint, active_seconds double precision,
-                    running_since timestamptz, traceparent text)
-                WHERE s.id = m.id AND s.workspace_id = m.workspace_id
-            ), logged AS (
-                INSERT INTO events (workspace_id, session_id, seq, id, type, in_context, created_at, body)
-                SELECT workspace_id, session_id, seq, id, type, in_context, created_at, body
-                FROM json_to_recordset(%(events)s::json) AS e(
-                    workspace_id text, session_id text, seq bigint, id text, type text, in_context boolean,
-                    created_at timestamptz, body text)
-            ), sent AS (
-                INSERT INTO outbox (workspace_id, message_id, subject, payload, headers)
-                SELECT workspace_id, message_id, subject, decode(payload, 'base64'), headers
-                FROM json_to_recordset(%(messages)s::json) AS o(
-                    workspace_id text, message_id text, subject text, payload text, headers jsonb)
-            ), ended AS (
-                DELETE FROM turns WHERE session_id = ANY(%(ended)s)
-            )
-            INSERT INTO turns (workspace_id, session_id, epoch, holder, expires_at, ready_at)
-            SELECT workspace_id, session_id, epoch, holder,
-                   CASE WHEN holder <> '' THEN clock_timestamp() + make_interval(secs => %(lease_seconds)s) END,
-                   clock_timestamp()
-            FROM json_to_recordset(%(turns)s::json) AS t(
-                workspace_id text, session_id text, epoch bigint, holder text)
-            ON CONFLICT (session_id) DO UPDATE
-            SET epoch = excluded.epoch, holder = excluded.holder, expires_at = excluded.expires_at,
-                ready_at = excluded.ready_at
-            """,
-            {
-                "sessions": _dump([session_values(moved.state) for moved in last.values()]),
-                "events": _dump([_event_values(moved, event) for moved in moves for event in moved.events]),
-                "messages": _dump(list(messages)),
-                "ended": [state.id for state in changed if state.turn_state is TurnState.NONE],
-                "turns": _dump(
-                    [
-                        {
-                            "workspace_id": state.workspace_id,
-                            "session_id": state.id,
-                            "epoch": state.turn_epoch,
-                            "holder": state.turn_holder if state.turn_state is TurnState.LEASED else "",
-                        }
-                        for state in changed
-                        if state.turn_state is not TurnState.NONE
-                    ]
-                ),
-                "lease_seconds": lease_seconds,
-            },
-        )
+        return {row[0] for row in rows}
 
     async def mark_read(self, session_id: str, seqs: Sequence[int], moment: datetime) -> list[LoggedEvent]:
         """Puts the time of reading into queued inputs, and answers with what they look like now."""
@@ -197,6 +179,37 @@ class LogStore:
             {"session_id": session_id, "after_seq": after_seq, "up_to_seq": up_to_seq, "limit": limit},
         )
         return [_logged(row) for row in rows]
+
+
+def _save_values(
+    moves: Sequence[Moved], messages: Iterable[OutboxMessage], lease_seconds: float, relaxed: bool
+) -> dict[str, Any]:
+    last = {moved.state.id: moved.state for moved in moves}
+    first = {moved.state.id: moved.before for moved in reversed(moves)}
+    changed = [state for state in last.values() if _turn(first[state.id]) != _turn(state)]
+    return {
+        # Locked in this order, so that two of these never wait for each other in a circle.
+        "sessions": _dump([session_values(last[session_id]) for session_id in sorted(last)]),
+        "events": _dump([_event_values(moved, event) for moved in moves for event in moved.events]),
+        "messages": _dump(list(messages)),
+        "ended": [state.id for state in changed if state.turn_state is TurnState.NONE],
+        "turns": _dump([_turn_values(state) for state in changed if state.turn_state is not TurnState.NONE]),
+        "lease_seconds": lease_seconds,
+        "relaxed": relaxed,
+    }
+
+
+def _turn(state: SessionState) -> tuple[TurnState, int]:
+    return state.turn_state, state.turn_epoch
+
+
+def _turn_values(state: SessionState) -> dict[str, Any]:
+    return {
+        "workspace_id": state.workspace_id,
+        "session_id": state.id,
+        "epoch": state.turn_epoch,
+        "holder": state.turn_holder if state.turn_state is TurnState.LEASED else "",
+    }
 
 
 def _event_values(moved: Moved, event: LoggedEvent) -> dict[str, Any]:

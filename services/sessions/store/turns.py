@@ -36,7 +36,7 @@ class TurnStore:
                    deleted_at, status, last_seq, input_seq, turn_epoch, turn_state, turn_attempt, turn_holder,
                    interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens, cache_read_input_tokens,
                    cache_creation_5m_input_tokens, cache_creation_1h_input_tokens, active_seconds, running_since,
-                   traceparent
+                   traceparent, version
             FROM sessions WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND deleted_at IS NULL
             FOR NO KEY UPDATE
             """,
@@ -52,7 +52,7 @@ class TurnStore:
                    deleted_at, status, last_seq, input_seq, turn_epoch, turn_state, turn_attempt, turn_holder,
                    interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens, cache_read_input_tokens,
                    cache_creation_5m_input_tokens, cache_creation_1h_input_tokens, active_seconds, running_since,
-                   traceparent
+                   traceparent, version
             -- platform-wide: one commit serves many workspaces; the caller compares each one's own
             FROM sessions WHERE id = ANY(%(ids)s) AND deleted_at IS NULL
             ORDER BY id
@@ -157,6 +157,7 @@ def session_values(state: SessionState) -> dict[str, Any]:
         "active_seconds": state.active_seconds,
         "running_since": state.running_since,
         "traceparent": state.traceparent,
+        "version": state.version,
     }
 
 
@@ -172,7 +173,7 @@ def _state(row: tuple[Any, ...]) -> SessionState:
         () if pending == "[]" else tuple(_call(*entry) for entry in orjson.loads(pending)),
         row[20],
         TokenUsage(*row[21:26]),
-        *row[26:29],
+        *row[26:30],
     )
 
 
