@@ -89,10 +89,10 @@ class EmbeddedPostgres(SharedServer):
     def _launch(self) -> None:
         folder = binaries.postgres_folder()
         self._make_socket_dir()
+        self._clear_remains()
         if not self._initialised.exists():
             self._initialise(folder)
         self._check_version(folder)
-        self._clear_remains()
         mark = self._log_mark()
         command = [str(folder / "postgres"), "-D", str(self._cluster)]
         for name, value in {**self._settings, "unix_socket_directories": str(self.socket_dir)}.items():
@@ -157,6 +157,9 @@ class EmbeddedPostgres(SharedServer):
         def gone() -> bool:
             return not remains()
 
+        for pid in processes.started_with(str(self._cluster), program="initdb"):
+            # First of all: one that sees its own child die would empty the folder behind our back.
+            processes.send(pid, signal.SIGKILL)
         # Backends end by themselves once they see that the postmaster is gone.
         for number, patience in ((signal.SIGCONT, 3.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)):
             for pid in remains():

@@ -16,7 +16,7 @@ from kit.embedded.nats import EmbeddedNats
 from kit.embedded.postgres import EmbeddedPostgres
 from kit.testing import await_until, free_port
 from tests.e2e.leftovers import processes_of
-from tests.integration.embedded.workers import ROOT, ordinary_user
+from tests.integration.embedded.workers import ROOT, folder_for_everyone, ordinary_user
 from tests.support.platform import SECRETS_OF_THE_HOST, running_platform
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -147,18 +147,14 @@ def test_a_wrong_secret_key_is_told(tmp_path: Path) -> None:
     await_until(lambda: processes_of(platform.data_dir) == [], timeout=5)
 
 
-def test_an_ordinary_user_runs_the_demo(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_an_ordinary_user_runs_the_demo() -> None:
     python = ordinary_user()
     if python is None:
         pytest.skip("needs root, setpriv and a Python that every account may run")
-    folder = tmp_path_factory.mktemp("ordinary")
-    folder.parent.chmod(0o755)
-    folder.parent.parent.chmod(0o755)
-    folder.chmod(0o777)
     command = [*python, "-c", "from cli.main import main; main()"]
-    port = str(free_port())
-    with _running(folder / "data", "demo", "--port", port, command=command) as (process, output):
-        assert process.wait(120) == 0, output.read_text()
-        assert "session idle: done" in output.read_text()
-    await_until(lambda: processes_of(folder / "data") == [], timeout=5)
-    assert (folder / "data").stat().st_uid != 0
+    with folder_for_everyone() as folder:
+        with _running(folder / "data", "demo", "--port", str(free_port()), command=command) as (process, output):
+            assert process.wait(120) == 0, output.read_text()
+            assert "session idle: done" in output.read_text()
+        await_until(lambda: processes_of(folder / "data") == [], timeout=5)
+        assert (folder / "data").stat().st_uid != 0

@@ -141,6 +141,18 @@ def test_a_server_whose_folder_was_deleted_does_not_disturb_the_next_one(server:
     assert processes.ended(old)
 
 
+def test_an_owner_killed_in_the_middle_of_initdb_does_not_disturb_the_next_one(server: EmbeddedPostgres) -> None:
+    for file in ("PG_VERSION", "global/pg_control", "base/1/PG_VERSION"):
+        owner = use_postgres(server.data_dir)
+        assert processes.wait_until((server.data_dir / "cluster" / file).exists, 30)
+        owner.kill()
+        owner.communicate()
+    _keep_a_row(server.start())
+    server.stop()
+    assert _rows(server.start()) == [7]
+    assert not processes.started_with(str(server.data_dir / "cluster"), program="initdb")
+
+
 def test_a_cut_off_initdb_is_made_anew(server: EmbeddedPostgres) -> None:
     server.start()
     server.stop()

@@ -9,7 +9,14 @@ import pytest
 
 from kit.embedded import processes
 from kit.embedded.postgres import EmbeddedPostgres
-from tests.integration.embedded.workers import ROOT, finish, ordinary_user, reported_pid, use_postgres
+from tests.integration.embedded.workers import (
+    ROOT,
+    finish,
+    folder_for_everyone,
+    ordinary_user,
+    reported_pid,
+    use_postgres,
+)
 
 # A user namespace that holds every account but may hold no further namespace, like the inside of most containers.
 _WITHOUT_NAMESPACES = """
@@ -42,25 +49,16 @@ server.stop()
 """
 
 
-def _reachable_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("reachable")
-    for parent in (folder, *folder.parents):
-        if parent.stat().st_uid == os.getuid() and parent.name.startswith(("pytest-", "reachable")):
-            parent.chmod(0o755)
-    return folder
-
-
-def test_an_ordinary_user_needs_nothing_special(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_an_ordinary_user_needs_nothing_special() -> None:
     python = ordinary_user()
     if python is None:
         pytest.skip("needs root, setpriv and a Python that every account may run")
-    folder = _reachable_folder(tmp_path_factory)
-    folder.chmod(0o777)
-    user = use_postgres(folder / "postgres", python=python)
-    pid = reported_pid(user)
-    finish(user)
-    assert not processes.runs(pid, program="postgres")
-    assert (folder / "postgres" / "cluster").stat().st_uid != 0
+    with folder_for_everyone() as folder:
+        user = use_postgres(folder / "postgres", python=python)
+        pid = reported_pid(user)
+        finish(user)
+        assert not processes.runs(pid, program="postgres")
+        assert (folder / "postgres" / "cluster").stat().st_uid != 0
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root")
@@ -75,15 +73,19 @@ def test_root_keeps_its_files_in_a_private_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root")
-def test_root_without_user_namespaces_changes_to_an_account(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = _reachable_folder(tmp_path_factory) / "postgres"
-    command = [sys.executable, "-c", _WITHOUT_NAMESPACES, _START, str(folder)]
-    closed = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
-    if "can't reach" in closed.stderr:
-        pytest.skip("the wheels of this environment lie in a private folder")
-    assert closed.returncode == 0, closed.stderr
-    assert "owner 0" not in closed.stdout
-    # Where namespaces are open again, the folder goes back to root and still serves.
-    opened = subprocess.run([sys.executable, "-c", _START, str(folder)], capture_output=True, text=True, cwd=ROOT)
-    assert opened.returncode == 0, opened.stderr
-    assert "owner 0" in opened.stdout
+def test_root_without_user_namespaces_changes_to_an_account() -> None:
+    with folder_for_everyone() as folder:
+        start = [_START, str(folder / "postgres")]
+        closed = _run([sys.executable, "-c", _WITHOUT_NAMESPACES, *start])
+        if "can't reach" in closed.stderr:
+            pytest.skip("the wheels of this environment lie in a private folder")
+        assert closed.returncode == 0, closed.stderr
+        assert "owner 0" not in closed.stdout
+        # Where namespaces are open again, the folder goes back to root and still serves.
+        opened = _run([sys.executable, "-c", *start])
+        assert opened.returncode == 0, opened.stderr
+        assert "owner 0" in opened.stdout
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)

@@ -1,10 +1,13 @@
 """Processes for these tests: each uses an embedded server until its standard input closes."""
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -62,3 +65,14 @@ def ordinary_user() -> list[str] | None:
         ):
             return command
     return None
+
+
+@contextlib.contextmanager
+def folder_for_everyone() -> Iterator[Path]:
+    """A fresh folder that every account may enter and fill; pytest's own are private."""
+    folder = Path(tempfile.mkdtemp(prefix="ma-everyone-"))
+    try:
+        folder.chmod(0o777)
+        yield folder
+    finally:
+        shutil.rmtree(folder)
