@@ -124,7 +124,7 @@ def known(platform: Platform) -> dict[str, str]:
         agent = http.post("/v1/agents", json=plain).json()["id"]
         environment = http.post("/v1/environments", json={"name": "plain", "config": {"type": "cloud"}}).json()["id"]
         session = http.post("/v1/sessions", json={"agent": agent}).json()["id"]
-    return {"agent_id": agent, "environment_id": environment, "session_id": session}
+    return {"agent_id": agent, "environment_id": environment, "session_id": session, "model_id": "demo"}
 
 
 class Untouched:
