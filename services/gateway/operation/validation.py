@@ -19,18 +19,10 @@ MAX_SHOWN = 200
 
 _SENTENCES = {
     "missing": "{path} is required.",
-    "string_type": "{path} must be a string.",
     "string_too_short": "{path} must be at least {min_length} characters long.",
     "string_too_long": "{path} must be at most {max_length} characters long.",
     "string_pattern_mismatch": "{path} must match {pattern}.",
-    "int_type": "{path} must be an integer.",
     "int_from_float": "{path} must be an integer.",
-    "float_type": "{path} must be a number.",
-    "bool_type": "{path} must be true or false.",
-    "list_type": "{path} must be a list.",
-    "dict_type": "{path} must be an object.",
-    "model_type": "{path} must be an object.",
-    "model_attributes_type": "{path} must be an object.",
     "too_long": "{path} must hold at most {max_length} entries.",
     "too_short": "{path} must hold at least {min_length} entries.",
     "literal_error": "{path} must be one of: {expected}.",
@@ -42,6 +34,16 @@ _SENTENCES = {
     "less_than": "{path} must be less than {lt}.",
     "finite_number": "{path} must be a finite number.",
 }
+_KINDS = {
+    "string_type": "a string",
+    "int_type": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+}
 
 
 def refusal(model: type[BaseModel], error: ValidationError) -> DomainError:
@@ -50,20 +52,28 @@ def refusal(model: type[BaseModel], error: ValidationError) -> DomainError:
     # The deepest fault is the branch of a union that the caller most likely meant.
     fault = max(faults, key=lambda each: len(each["loc"]))
     location, kind = tuple(fault["loc"]), fault["type"]
-    parts, holders = _resolve(model, location)
+    parts, holders = _resolve(model, location, kind)
     path = ".".join(str(part) for part in parts)[:MAX_SHOWN] or "The body"
     if kind == "extra_forbidden":
         accepted = ", ".join(_field_names(holders))
         name = str(location[-1])[:MAX_SHOWN]
         where = "" if len(parts) == 1 else f' at "{path}"'
         return UnknownField(f'Unknown field "{name}"{where}. Accepted here: {accepted}.', field=path)
+    if kind in _KINDS:
+        kinds = [_KINDS[each["type"]] for each in faults if _is_kind_at(model, each, parts)]
+        return InvalidRequest(f"{path} must be {' or '.join(dict.fromkeys(kinds))}.", field=path)
     template = _SENTENCES.get(kind)
     if template is None:
         return InvalidRequest(f"{path}: {fault['msg'].removeprefix('Value error, ')}", field=path)
     return InvalidRequest(template.format(path=path, **fault.get("ctx", {})), field=path)
 
 
-def _resolve(model: type[BaseModel], location: tuple[Any, ...]) -> tuple[list[Any], list[type[BaseModel]]]:
+def _is_kind_at(model: type[BaseModel], fault: Any, parts: list[Any]) -> bool:
+    """True for the fault of another branch of a union at the same place."""
+    return fault["type"] in _KINDS and _resolve(model, tuple(fault["loc"]), fault["type"])[0] == parts
+
+
+def _resolve(model: type[BaseModel], location: tuple[Any, ...], kind: str) -> tuple[list[Any], list[type[BaseModel]]]:
     """Split a location into the caller's path and the classes that hold its last part."""
     holders: list[type[BaseModel]] = [model]
     parts: list[Any] = []
@@ -72,16 +82,18 @@ def _resolve(model: type[BaseModel], location: tuple[Any, ...]) -> tuple[list[An
         if isinstance(part, int):
             parts.append(part)
             continue
+        branches = [holder for holder in holders if _is_branch(holder, part)]
+        if branches and len(holders) > 1 and not is_last:
+            # The mark of a union's branch comes before the field, and may have the same name.
+            holders = branches
+            continue
         owners = [holder for holder in holders if _field(holder, part) is not None]
         if owners:
             parts.append(part)
             if not is_last:
                 holders = [found for owner in owners for found in _models(_field(owner, part).annotation)]
-        elif is_last or not holders:
+        elif not holders or (is_last and kind in ("extra_forbidden", "missing")):
             parts.append(part)
-        else:
-            # Not a field, so it is the mark of a union's branch.
-            holders = [holder for holder in holders if _is_branch(holder, part)] or holders
     return parts, holders
 
 
