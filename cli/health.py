@@ -5,6 +5,7 @@ import functools
 import ipaddress
 import os
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from cli.catalog import Process
 
@@ -29,7 +30,8 @@ async def _until_grpc_ready(listen: str, token: str) -> None:
     metadata = (("authorization", f"Bearer {token}"),)
     options = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200)]
     async with grpc.aio.insecure_channel(listen, options=options) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+        # The generated stub's methods are set at run time, out of a type checker's sight.
+        stub: Any = health_pb2_grpc.HealthStub(channel)
         while True:
             try:
                 watch = stub.Watch(health_pb2.HealthCheckRequest(), metadata=metadata, wait_for_ready=True)

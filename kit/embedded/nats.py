@@ -68,11 +68,12 @@ class EmbeddedNats(SharedServer):
         for pid in processes.started_with(str(self._configuration), program=self.program):
             # Its folder was deleted under it, pid file included.
             processes.send(pid, signal.SIGKILL)
-        for former in [_ANY_PORT] if self._former_port() is None else [self._former_port(), _ANY_PORT]:
-            mark = self._log_mark()
-            if self._serve(program, former or _ANY_PORT):
-                return
-        raise self._failed("to start", mark)
+        former = self._former_port()
+        if former is not None and self._serve(program, former):
+            return
+        mark = self._log_mark()
+        if not self._serve(program, _ANY_PORT):
+            raise self._failed("to start", mark)
 
     def _predecessor_gone(self) -> bool:
         """A killed server loses its arguments a moment before its port; without this wait the port would change."""
