@@ -119,14 +119,26 @@ def append_turn_events(state: SessionState, command: TurnAppend, now: datetime, 
     stored = command.stored_ids or frozenset()
     fresh = [draft for draft in command.events if draft.id not in stored]
     for draft in fresh:
-        if draft.type == "span.model_request_start":
-            move.mark_read(command.known_seq)
+        _follow(move, draft.type, command.known_seq)
         move.append(draft)
     if command.usage is not None and (fresh or not command.events):
         move.state.usage = move.state.usage + command.usage
     if command.end is not None:
         move.ended = _END_TABLE[command.end.kind](move, command.end)
     return move.finish()
+
+
+def _follow(move: Move, event_type: str, known_seq: int) -> None:
+    """What an event of a runner says about the session itself."""
+    if event_type == "span.model_request_start":
+        move.mark_read(known_seq)
+    elif event_type == "session.status_rescheduled":
+        # The runner holds the turn and waits before it asks the vendor again.
+        move.stop_running()
+        move.state.status = Status.RESCHEDULING
+    elif event_type == "session.status_running":
+        move.state.status = Status.RUNNING
+        move.state.running_since = move.now
 
 
 def grant(state: SessionState, runner_id: str, now: datetime, new_id: NewId) -> Moved:
