@@ -74,7 +74,8 @@ class Runner:
             capacity=settings.runner_capacity,
             lease_seconds=settings.lease_seconds,
         )
-        self.server = Server(settings.listen_address(), service="runner", internal_token=token)
+        self.listen = settings.listen_address()
+        self.server = Server(self.listen, service="runner", internal_token=token)
         self.server.add(
             add_RunnerServiceServicer_to_server, RunnerHandler(self._describe, lambda: self.claims.held, self.access)
         )

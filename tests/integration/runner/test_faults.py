@@ -141,6 +141,19 @@ async def test_a_busy_vendor_is_asked_again_visibly(platform: World) -> None:
     assert [text_of(event) for event in of(log, "agent.message")] == ["at last"]
 
 
+async def test_a_session_that_waits_for_its_vendor_says_so_and_can_be_interrupted(platform: World) -> None:
+    session = await platform.session()
+    busy = ModelError(ModelErrorKind.RATE_LIMITED, "in a minute", retry_after_seconds=60)
+    async with platform.runner(ScriptedModel([[busy], say("answered")])):
+        await platform.say(session, "go")
+        await platform.until(session, "rescheduling")
+        await platform.clients.send(session, INTERRUPT)
+        log = await platform.until(session)
+        assert log[-1]["stop_reason"] == {"type": "end_turn"}
+        await platform.say(session, "again")
+        await platform.until_logged(session, "agent.message")
+
+
 @pytest.mark.parametrize(
     ("failure", "status", "attempts"),
     [
