@@ -42,7 +42,10 @@ class Api:
             raise CommandFailed(f"{method} {path} failed: {error or type(error).__name__}.") from error
         if answer.is_error:
             raise CommandFailed(f"{method} {path} was refused with {answer.status_code}: {_message(answer.content)}")
-        return orjson.loads(answer.content)
+        try:
+            return dict(orjson.loads(answer.content))
+        except (orjson.JSONDecodeError, TypeError, ValueError):
+            raise CommandFailed(f"What answers at {self._client.base_url} is no managed-agents platform.") from None
 
     async def events(self, session_id: str, *, silence_seconds: float) -> AsyncGenerator[dict[str, Any], None]:
         """Every event of the session from its first one on. A lost connection is taken up where it broke."""

@@ -68,3 +68,11 @@ async def test_a_stream_that_never_brings_anything_is_given_up() -> None:
         with pytest.raises(CommandFailed, match="was lost"):
             await anext(api.events("sess_1", silence_seconds=5))
     assert len(asked) == 4
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[1]", b'"x"'])
+async def test_another_program_at_the_port_is_told(body: bytes) -> None:
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body)
+    async with _server(answer) as (url, _), Api(url) as api:
+        with pytest.raises(CommandFailed, match="no managed-agents platform"):
+            await api.get("/v1/x/runtime")
