@@ -24,15 +24,20 @@ class Platform:
     """A running platform. `url` is its origin, `data_dir` its folder, `process` its supervisor."""
 
     def __init__(
-        self, data_dir: Path, *, environment: Mapping[str, str] | None = None, arguments: tuple[str, ...] = ()
+        self,
+        data_dir: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        arguments: tuple[str, ...] = (),
+        port: int | None = None,
     ) -> None:
         self.data_dir = data_dir
-        self.port = free_port()
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._output = data_dir.with_suffix(".out")
         clean = {key: value for key, value in os.environ.items() if not key.startswith(SECRETS_OF_THE_HOST)}
         command = [str(Path(sys.executable).with_name("managed-agents")), "up"]
-        with self._output.open("wb") as output:
+        with self._output.open("ab") as output:
             self.process = subprocess.Popen(
                 [*command, "--port", str(self.port), "--data-dir", str(data_dir), *arguments],
                 env={**clean, **(environment or {})},

@@ -1,0 +1,32 @@
+"""How long the fault tests run: the short form by default, `--kills` and `--sessions` for the long one."""
+
+from __future__ import annotations
+
+import pytest
+
+SHORT_KILLS, SHORT_SESSIONS = 13, 8
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options that exist only where this folder is named on the command line."""
+    parser.addoption("--kills", type=int, default=SHORT_KILLS, help="harms that the nemesis does")
+    parser.addoption("--sessions", type=int, default=SHORT_SESSIONS, help="sessions that work meanwhile")
+    parser.addoption("--fault-seed", type=int, default=20261129, help="seed of the nemesis and the clients")
+
+
+@pytest.fixture
+def kills(request: pytest.FixtureRequest) -> int:
+    """How often something is killed or paused."""
+    return request.config.getoption("--kills", SHORT_KILLS)
+
+
+@pytest.fixture
+def sessions(request: pytest.FixtureRequest) -> int:
+    """How many sessions work."""
+    return request.config.getoption("--sessions", SHORT_SESSIONS)
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """Where chance begins."""
+    return request.config.getoption("--fault-seed", 20261129)

@@ -1,0 +1,181 @@
+"""What clients do while things break: each drives one session, and remembers what it was told.
+
+A client repeats a write with the same key until it is acknowledged; some writes it makes once and doesn't know what
+became of them. It follows its session on one stream, over as many connections as it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+from kit.testing import await_until
+from tests.support.api import Api, Event, Reader, Refused, message, tool
+
+PAUSE_SECONDS = 0.1
+SETTLE_SECONDS = 120
+INTERRUPT = {"type": "user.interrupt"}
+STATUS = ("session.status_running", "session.status_rescheduled", "session.status_idle")
+
+
+@dataclass
+class Told:
+    """What one client knows of its session."""
+
+    session_id: str
+    acknowledged: list[Event] = field(default_factory=list)
+    # Texts of messages whose fate is unknown.
+    unsure: list[str] = field(default_factory=list)
+    # Lines that tools were asked to append.
+    lines: list[str] = field(default_factory=list)
+
+
+async def patiently(attempt: Callable[[], Awaitable[Any]]) -> Any:
+    """Repeat a call while the platform is away; every other answer is final."""
+    while True:
+        try:
+            return await attempt()
+        except httpx2.TransportError:
+            pass
+        except Refused as refused:
+            _judge(refused)
+        # A client's own pace: there is nothing to wait for but the platform.
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _judge(refused: Refused) -> None:
+    """An outage is told as such, with a time to come back; a conflict of two writes may be tried again."""
+    if refused.status == 409 and refused.headers.get("x-should-retry") != "false":
+        return
+    if refused.status not in (503, 504):
+        raise refused
+    if refused.status == 503:
+        assert int(refused.headers["retry-after"]) >= 0, refused
+
+
+class Client:
+    """One session's client."""
+
+    def __init__(self, api: Api, chance: random.Random, agent_id: str) -> None:
+        self._api = api
+        self._chance = chance
+        self._agent_id = agent_id
+        self._closing_seq: int | None = None
+        self.turns = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until told to stop, then leave the session idle and the stream read to its end."""
+        key = uuid.uuid4().hex
+        body = {"agent": self._agent_id}
+        created = await patiently(lambda: self._api.call("POST", "/v1/sessions", body, idempotency_key=key))
+        self.told = Told(created["id"])
+        self.reader = Reader(self._api, created["id"])
+        reading = asyncio.create_task(self._read())
+        steps = (
+            self._plain,
+            self._slow,
+            self._tool,
+            self._tool,
+            self._custom,
+            self._interrupted,
+            self._two,
+            self._once,
+        )
+        try:
+            while not stop.is_set():
+                await self._chance.choice(steps)()
+                self.turns += 1
+            last = await self._say("the last")
+            self._closing_seq = last["seq"]
+            await self._settled(last)
+            await asyncio.wait_for(reading, SETTLE_SECONDS)
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _read(self) -> None:
+        while not await patiently(lambda: self.reader.follow(self._is_end)):
+            pass
+
+    def _is_end(self, event: Event) -> bool:
+        closing = self._closing_seq
+        return closing is not None and event["seq"] > closing and event["type"] == "session.status_idle"
+
+    async def _send(self, *events: Event) -> list[Event]:
+        key = uuid.uuid4().hex
+        stored = await patiently(lambda: self._api.send(self.told.session_id, *events, key=key))
+        self.told.acknowledged += stored
+        return stored
+
+    async def _say(self, text: str) -> Event:
+        return (await self._send(message(f"{uuid.uuid4().hex} {text}")))[0]
+
+    async def _settled(self, after: Event) -> Event:
+        """The idle event that ended whatever `after` began."""
+
+        def idle() -> Event | None:
+            last = next((event for event in reversed(self.reader.events) if event["type"] in STATUS), None)
+            over = last is not None and last["type"] == "session.status_idle" and last["seq"] > after["seq"]
+            return last if over else None
+
+        return await await_until(idle, SETTLE_SECONDS, f"{self.told.session_id} is idle after seq {after['seq']}")
+
+    def _line(self, then: str = "") -> str:
+        line = uuid.uuid4().hex
+        self.told.lines.append(line)
+        return tool("bash", command=f"echo {line} >> runs.txt{then}")
+
+    async def _plain(self) -> None:
+        await self._settled(await self._say("hello"))
+
+    async def _slow(self) -> None:
+        await self._settled(await self._say("LEN:12 DELAY:50"))
+
+    async def _tool(self) -> None:
+        await self._settled(await self._say(self._line(self._chance.choice(("", "; sleep 0.5")))))
+
+    async def _two(self) -> None:
+        await self._say(self._line())
+        await self._settled(await self._say("LEN:5 DELAY:20"))
+
+    async def _once(self) -> None:
+        text = f"{uuid.uuid4().hex} once"
+        try:
+            stored = await self._api.send(self.told.session_id, message(text))
+            self.told.acknowledged += stored
+        except (httpx2.TransportError, Refused) as error:
+            if isinstance(error, Refused):
+                _judge(error)
+            self.told.unsure.append(text)
+        else:
+            await self._settled(stored[0])
+
+    async def _interrupted(self) -> None:
+        said = await self._say(self._chance.choice(("LEN:40 DELAY:50", self._line("; sleep 5"))))
+        waits_for = self._chance.choice(("user.message", "session.status_running", "span.model_request_start"))
+        await await_until(
+            lambda: (
+                any(event["seq"] >= said["seq"] for event in self.reader.events if event["type"] == waits_for)
+                or (self.reader.events and self.reader.events[-1]["type"] == "session.status_idle")
+            ),
+            SETTLE_SECONDS,
+            waits_for,
+        )
+        await self._send(INTERRUPT)
+        await self._settled(said)
+
+    async def _custom(self) -> None:
+        idle = await self._settled(await self._say(tool("lookup", word="a") + " " + tool("lookup", word="b")))
+        while idle["stop_reason"]["type"] == "requires_action":
+            if self._chance.random() < 0.2:
+                idle = await self._settled((await self._send(INTERRUPT))[0])
+                continue
+            answer = {"type": "user.custom_tool_result", "custom_tool_use_id": idle["stop_reason"]["event_ids"][0]}
+            answer["content"] = [{"type": "text", "text": uuid.uuid4().hex}]
+            idle = await self._settled((await self._send(answer))[0])
