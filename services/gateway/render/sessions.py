@@ -23,7 +23,7 @@ PUBLISHED_STATUS = {**LOCAL_STATUS} | {
 }
 
 
-def statuses_named(name: str, *, published: bool) -> list[int]:
+def statuses_named(name: str, *, published: bool) -> list[SessionStatus.ValueType]:
     """The statuses that a filter value stands for in a projection; empty for an unknown word."""
     vocabulary = PUBLISHED_STATUS if published else LOCAL_STATUS
     return [status for status, word in vocabulary.items() if word == name]

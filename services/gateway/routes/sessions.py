@@ -96,8 +96,8 @@ async def delete_session(call: Call) -> bytes:
     return orjson.dumps({"id": session_id, "type": "session_deleted"})
 
 
-def _statuses(call: Call) -> list[int]:
-    found: list[int] = []
+def _statuses(call: Call) -> list[pb.SessionStatus.ValueType]:
+    found: list[pb.SessionStatus.ValueType] = []
     for word in call.query["statuses[]"]:
         named = statuses_named(word, published=call.published)
         if not named:

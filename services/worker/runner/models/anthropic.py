@@ -8,7 +8,7 @@ stream is read in place of the SDK's typed one for the reason that `wire` gives.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -154,7 +154,7 @@ class _Answer:
         self._block: dict[str, Any] = {}
         self._pieces: list[str] = []
 
-    async def read(self, frames: AsyncIterator[dict[str, Any]]) -> AsyncIterator[ModelDelta]:
+    async def read(self, frames: AsyncIterator[dict[str, Any]]) -> AsyncGenerator[ModelDelta]:
         stop: Stop | None = None
         async for frame in frames:
             kind = frame.get("type")

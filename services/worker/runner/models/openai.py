@@ -6,7 +6,7 @@ one for the reason that `wire` gives. Servers differ in what they leave out, so 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
@@ -204,7 +204,7 @@ class _Answer:
         self._finish: str | None = None
         self._refusal: list[str] = []
 
-    async def read(self, frames: AsyncIterator[dict[str, Any]]) -> AsyncIterator[ModelDelta]:
+    async def read(self, frames: AsyncIterator[dict[str, Any]]) -> AsyncGenerator[ModelDelta]:
         async for frame in frames:
             if error := frame.get("error"):
                 raise _stream_error(error)
