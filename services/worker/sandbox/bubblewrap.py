@@ -115,7 +115,8 @@ def arguments(
         line += ["--ro-bind", str(own_etc / name), f"/etc/{name}"]
     for prefix in toolchains.prefixes:
         line += ["--ro-bind", prefix, prefix]
-    line += ["--proc", "/proc", "--dev", "/dev"]
+    # Root outside owns /proc/sys and more even without capabilities; bubblewrap itself covers only part of it.
+    line += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
     line += ["--size", str(limits.shared_memory_bytes), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
     for inside in (WORKSPACE, OUTPUTS, TOOL_OUTPUTS, TEMPORARY):
         line += ["--bind", folders.host(inside), inside]

@@ -8,6 +8,7 @@ name, so a later start removes what a killed runner left.
 import contextlib
 import itertools
 import os
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class ControlGroups:
     def __init__(self) -> None:
         self._bases = {name: base for name in ("memory", "pids") if (base := _find_base(name))}
         self._version_2 = (_MOUNT / "cgroup.controllers").exists()
-        self._owner = f"{_PREFIX}{os.getpid()}-{_start_time(os.getpid())}-"
+        self._owner = f"{_PREFIX}{os.getpid()}-{_start_time(os.getpid())}-{secrets.token_hex(4)}-"
         self._numbers = itertools.count(1)
         self._leftover: list[Path] = []
         self._sweep()

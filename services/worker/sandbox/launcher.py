@@ -17,16 +17,19 @@ its exit code is written to `exit`.
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import gc
 import json
 import os
 import resource
+import select
 import selectors
 import signal
 import socket
 import struct
 import sys
+from typing import NamedTuple
 
 STATUS_FD = 9
 _MESSAGE_BYTES = 256 * 1024
@@ -35,11 +38,14 @@ _CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_SECCOMP = 22
+_PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP_RUNNING = 0x1 | 0x40
 _LISTEN_BACKLOG = 128
 _KILL_ROUNDS = 50
+_REMOVE_ROUNDS = 100
+_REMOVE_PAUSE_SECONDS = 0.01
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -66,7 +72,7 @@ def main() -> None:
         for key, _ in selector.select():
             if key.fileobj is control:
                 if not _serve_one(control, sandboxes):
-                    sandboxes.kill_all()
+                    sandboxes.end_all()
                     return
             else:
                 with contextlib.suppress(BlockingIOError):
@@ -91,11 +97,20 @@ def _serve_one(control: socket.socket, sandboxes: "_Sandboxes") -> bool:
     return True
 
 
+class _Running(NamedTuple):
+    """What is needed to report one sandbox's end, to kill it and to tidy up after it."""
+
+    identity: int
+    exit_fd: int
+    tag: str
+    cgroups: list
+
+
 class _Sandboxes:
-    """Who runs: id by pid, and what is needed to report and to kill."""
+    """Who runs, by pid."""
 
     def __init__(self) -> None:
-        self._by_pid: dict[int, tuple[int, int, str]] = {}
+        self._by_pid: dict[int, _Running] = {}
 
     def spawn(self, request: dict, fds: list[int]) -> None:
         """Fork the child of one request."""
@@ -110,7 +125,7 @@ class _Sandboxes:
             return
         if pid == 0:
             _become(request, fds)
-        self._by_pid[pid] = (request["id"], exit_fd, request["tag"])
+        self._by_pid[pid] = _Running(request["id"], exit_fd, request["tag"], request["cgroups"])
         for fd in (*fds[:3], reply_fd):
             os.close(fd)
 
@@ -123,32 +138,51 @@ class _Sandboxes:
                 return
             if pid == 0:
                 return
-            known = self._by_pid.pop(pid, None)
-            if known is None:
-                # A stray that a sandbox without a process namespace left behind.
-                continue
-            _, exit_fd, tag = known
-            if tag:
-                _kill_tagged(tag)
-            code = os.waitstatus_to_exitcode(status)
-            with contextlib.suppress(OSError):
-                os.write(exit_fd, str(code if code >= 0 else 128 - code).encode())
-            os.close(exit_fd)
+            # Others are strays that a sandbox without a process namespace left behind.
+            if pid in self._by_pid:
+                self._ended(self._by_pid.pop(pid), status)
 
     def kill(self, wanted: int) -> None:
         """Kill one sandbox; with a process namespace its death ends all inside."""
-        for pid, (identity, _, tag) in self._by_pid.items():
-            if identity == wanted:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                if tag:
-                    _kill_tagged(tag)
+        for pid, running in self._by_pid.items():
+            if running.identity == wanted:
+                self._kill(pid, running)
                 return
 
-    def kill_all(self) -> None:
-        """Kill every sandbox."""
-        for identity in [identity for identity, _, _ in self._by_pid.values()]:
-            self.kill(identity)
+    def end_all(self) -> None:
+        """Kill every sandbox and remove its control groups, since nobody else will."""
+        for pid, running in self._by_pid.items():
+            self._kill(pid, running)
+        for pid, running in self._by_pid.items():
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+            for path in running.cgroups:
+                _remove_group(os.path.dirname(path))
+
+    def _kill(self, pid: int, running: _Running) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        if running.tag:
+            _kill_tagged(running.tag)
+
+    def _ended(self, running: _Running, status: int) -> None:
+        if running.tag:
+            _kill_tagged(running.tag)
+        code = os.waitstatus_to_exitcode(status)
+        with contextlib.suppress(OSError):
+            os.write(running.exit_fd, str(code if code >= 0 else 128 - code).encode())
+        os.close(running.exit_fd)
+
+
+def _remove_group(folder: str) -> None:
+    for _ in range(_REMOVE_ROUNDS):
+        try:
+            os.rmdir(folder)
+        except FileNotFoundError:
+            return
+        except OSError:
+            # Its last processes are still dying.
+            select.select((), (), (), _REMOVE_PAUSE_SECONDS)
 
 
 def _kill_tagged(tag: str) -> None:
@@ -215,6 +249,7 @@ def _become(request: dict, fds: list[int]) -> None:
         if request["process_limit"]:
             resource.setrlimit(resource.RLIMIT_NPROC, (request["process_limit"],) * 2)
         if request["landlock"]:
+            _drop_capabilities()
             _landlock(request["landlock"])
             _no_sockets()
         if listener is not None:
@@ -249,6 +284,17 @@ def _network(port: int) -> socket.socket:
     listener.bind(("127.0.0.1", port))
     listener.listen(_LISTEN_BACKLOG)
     return listener
+
+
+def _drop_capabilities() -> None:
+    """Give up what root could do in spite of Landlock, such as reading other processes' memory."""
+    if os.geteuid() == 0:
+        for capability in range(64):
+            # The first number that the kernel does not know ends the list.
+            if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
+                if ctypes.get_errno() != errno.EINVAL:
+                    _check(-1, "capabilities")
+                break
 
 
 # Landlock: https://docs.kernel.org/userspace-api/landlock.html

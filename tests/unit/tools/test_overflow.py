@@ -2,6 +2,7 @@
 
 import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -79,7 +80,7 @@ def test_a_failed_spill_says_so_and_records_no_path(make, opener):
 
 @pytest.mark.parametrize("make", [limit_text, feed])
 def test_a_disk_that_is_full_while_spilling_says_so(make):
-    outcome = make("x" * 300_000, lambda: SpillFile(open("/dev/full", "wb"), "/full"))
+    outcome = make("x" * 300_000, lambda: SpillFile(Path("/dev/full").open("wb"), "/full"))
     assert "\nfile: none\n" in outcome.text
     assert outcome.overflow is None
 

@@ -1,0 +1,161 @@
+"""Proves: from inside the sandbox there is no way to the host's files, processes, other sessions or secrets."""
+
+import os
+
+import pytest
+
+from .conftest import Session
+
+SOCKETS = """
+import socket
+for family, kind in ((2, 1), (2, 2), (10, 2), (16, 3)):
+    try:
+        socket.socket(family, kind)
+        print("GOT")
+    except OSError:
+        print("refused", end=" ")
+"""
+PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/root",
+        "/home",
+        PROJECT,
+        "/work",
+        "/var/lib",
+        "/etc/shadow",
+        "/etc/ssl/private",
+        "/sys",
+        "/boot",
+        "/run/docker.sock",
+        "/proc/1/root/home",
+        "/proc/self/root/home",
+        "/proc/1/cwd/../../../home",
+        "/mnt/session/../../home",
+        "/dev/sda",
+        "/dev/vda",
+        "/dev/mem",
+        "/dev/kvm",
+        "/dev/fuse",
+        "/dev/net/tun",
+        "/sys/fs/cgroup",
+    ],
+)
+async def test_nothing_of_the_host_is_there(isolated, path):
+    outcome = await isolated.bash(f"ls {path} 2>&1 && echo FOUND")
+    assert "FOUND" not in outcome.text
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "touch /usr/x",
+        "touch /etc/x",
+        "touch /x",
+        "mkdir /mnt/x",
+        "touch /dev/x",
+        "echo x > /etc/passwd",
+        "echo x > /mnt/session/uploads/x",
+        # Opened and not written: a test must not harm the host that it finds unprotected.
+        "exec 7>>/proc/sys/kernel/core_pattern",
+        "exec 7>>/proc/sys/kernel/randomize_va_space",
+        "exec 7>>/proc/sys/vm/drop_caches",
+        "exec 7>>/proc/sys/fs/binfmt_misc/register",
+        "exec 7>>/proc/sysrq-trigger",
+        "exec 7>>/proc/irq/default_smp_affinity",
+        "exec 7>>/proc/self/oom_score_adj",
+        "find /proc -maxdepth 3 -writable -type f 2>/dev/null | grep -q .",
+        "mount -t tmpfs none /tmp",
+        "mount -o remount,rw /usr",
+        "umount /proc",
+        "unshare -U true",
+        "unshare -m true",
+        "chroot / true",
+        "mknod /tmp/disk b 8 0",
+        "hostname other",
+        "ip link add dummy0 type dummy",
+        "exec 7</proc/kcore",
+        "exec 7</proc/kmsg",
+        "nsenter -t 1 -m true",
+        "ln /usr/bin/env /tmp/env",
+        "ln /workspace/f /mnt/session/outputs/f",
+    ],
+)
+async def test_what_must_be_refused_is(isolated, command):
+    await isolated.text("touch f")
+    outcome = await isolated.bash(f"({command}) && echo DONE")
+    assert "DONE" not in outcome.text
+
+
+async def test_processes_of_the_host_are_neither_seen_nor_reached(isolated):
+    pids = (await isolated.text("ls /proc | grep -c '^[0-9]'")).strip()
+    assert int(pids) < 10
+    outcome = await isolated.bash(f"kill -0 {os.getpid()} && echo ALIVE; cat /proc/{os.getpid()}/environ && echo READ")
+    assert "ALIVE" not in outcome.text
+    assert "READ" not in outcome.text
+
+
+async def test_no_capability_is_left(isolated):
+    text = await isolated.text("grep -E 'Cap(Eff|Prm|Bnd|Amb)|NoNewPrivs' /proc/self/status")
+    values = dict(line.split(":\t") for line in text.split("\n"))
+    assert int(values["CapEff"], 16) == int(values["CapPrm"], 16) == int(values["CapAmb"], 16) == 0
+    assert values["NoNewPrivs"] == "1"
+    assert "uid=1000" in await isolated.text("id")
+
+
+async def test_other_sessions_are_invisible(bubblewrap):
+    one, two = Session(bubblewrap, "sess_one", {}), Session(bubblewrap, "sess_two", {})
+    await one.text("echo secret-word > f; (exec -a marker-of-one sleep 60) >/dev/null 2>&1 &")
+    seen = await two.bash("grep -rs secret-word / --include=f 2>/dev/null; cat /proc/*/cmdline | tr '\\0' ' '")
+    assert "secret-word\n" not in seen.text
+    assert "/f:secret-word" not in seen.text
+    assert "marker-of-one" not in seen.text
+
+
+async def test_memory_that_is_shared_is_bounded(isolated):
+    outcome = await isolated.bash("head -c 200000000 /dev/zero > /dev/shm/x")
+    assert outcome.is_error
+    assert int(await isolated.text("stat -c %s /dev/shm/x")) <= 64 * 1024 * 1024
+
+
+async def test_links_made_inside_lead_the_file_tools_nowhere(isolated, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("SECRET")
+    await isolated.text(
+        f"ln -s {secret} a; ln -s ../../../../../../..{secret} b; ln -s / c; ln -s /proc/self/root{secret} d;"
+        "mkfifo fifo; ln -s /dev/zero zero"
+    )
+    for path in ("a", "b", f"c{secret}", "d", "fifo", "zero", "/proc/1/root/etc/passwd", "/dev/zero"):
+        assert "SECRET" not in (await isolated.tool("read", file_path=path)).text
+        await isolated.tool("write", file_path=path, content="overwritten")
+    assert secret.read_text() == "SECRET"
+    found = await isolated.tool("grep", pattern="SECRET")
+    assert found.text == "No matches."
+
+
+async def test_landlock_confines_files_and_sockets(make_manager, tmp_path):
+    manager = make_manager("landlock")
+    secret = tmp_path / "secret"
+    secret.write_text("SECRET")
+    one, two = Session(manager, "sess_one", {}), Session(manager, "sess_two", {})
+    await two.text("echo SECRET > f")
+    other = (await two.text("pwd")) + "/f"
+    for command in (
+        f"cat {secret}",
+        f"cat {other}",
+        f"echo x > {secret}",
+        "cat /etc/shadow",
+        f"cat /proc/{os.getpid()}/environ",
+        f"ln {secret} stolen",
+    ):
+        outcome = await one.bash(f"{command} && echo DONE")
+        assert "SECRET" not in outcome.text
+        assert "DONE" not in outcome.text
+    await one.tool("write", file_path="sockets.py", content=SOCKETS)
+    assert (await one.bash("python3 sockets.py")).text == "refused " * 4
+    assert "CapEff:\t0000000000000000" in await one.text("cat /proc/self/status")
+    assert secret.read_text() == "SECRET"
+    await manager.aclose()

@@ -1,0 +1,83 @@
+"""Proves: nothing that a sandbox started outlives its runner or its launcher, and a dead launcher is replaced."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from kit.testing import await_until
+
+from .conftest import LIMITS, Session, processes_with
+
+RUNNER = """
+import asyncio, sys
+from pathlib import Path
+from services.worker.sandbox import SandboxManager
+
+async def main():
+    manager = SandboxManager(Path(sys.argv[1]), kind=sys.argv[2])
+    session = manager.session("sess_one", {"network": {"type": "unrestricted"}})
+    print((await session.run_tool("bash", {"command": "(setsid sleep 4901 &) >/dev/null 2>&1; echo up"})).text, flush=True)
+    await session.run_tool("bash", {"command": "setsid sleep 4901"})
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("kind", ["bubblewrap", "landlock", "process"])
+@pytest.mark.parametrize("victim", ["runner", "launcher"])
+async def test_a_kill_of_the_runner_or_launcher_ends_everything(make_manager, tmp_path, kind, victim):
+    make_manager(kind)
+    if victim == "launcher" and kind != "bubblewrap":
+        pytest.skip("only a process namespace ends what a killed launcher leaves; said in describe()")
+    runner = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", RUNNER, str(tmp_path), kind, stdout=subprocess.PIPE
+    )
+    try:
+        assert await asyncio.wait_for(runner.stdout.readline(), 30) == b"up\n"
+        await await_until(lambda: len(processes_with("sleep\x004901")) == 2, 20)
+        if victim == "runner":
+            runner.kill()
+        else:
+            for pid in processes_with("launcher.py"):
+                if _parent(pid) == runner.pid:
+                    os.kill(pid, signal.SIGKILL)
+        await await_until(lambda: not processes_with("sleep\x004901"), 3)
+    finally:
+        if runner.returncode is None:
+            runner.kill()
+        await runner.wait()
+        runner._transport.close()
+
+
+async def test_a_dead_launcher_is_replaced(bubblewrap, isolated):
+    await isolated.text("x=1")
+    launcher = bubblewrap._providers["local"].launcher
+    first = launcher._process
+    first.kill()
+    first.wait()
+    await await_until(lambda: not bubblewrap._warm["sess_one"].sandbox._shell.running or True, 1)
+    outcome = await isolated.bash("echo one")
+    if outcome.is_error:
+        assert "ended the shell" in outcome.text
+    assert await isolated.text("echo ${x:-fresh}") == "fresh"
+    assert launcher._process is not first
+
+
+async def test_closing_leaves_no_process_and_no_descriptor(make_manager):
+    before = set(os.listdir("/proc/self/fd"))
+    manager = make_manager("bubblewrap", limits=LIMITS)
+    sessions = [Session(manager, f"sess_{n}", {"network": {"type": "unrestricted"}}) for n in range(5)]
+    await asyncio.gather(*(each.text("sleep 4902 >/dev/null 2>&1 & echo") for each in sessions))
+    assert len(processes_with("sleep\x004902")) == 5
+    await manager.aclose()
+    await await_until(lambda: not processes_with("sleep\x004902"), 3)
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
+def _parent(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as stream:
+        return int(stream.read().rpartition(")")[2].split()[1])

@@ -1,0 +1,102 @@
+"""Proves: a session cannot take the host down, by processes, memory, processor time or output."""
+
+import os
+import time
+from dataclasses import replace
+
+import pytest
+
+from kit.testing import await_until
+from services.worker.sandbox.cgroups import ControlGroups, SessionGroup
+
+from .conftest import LIMITS, Session, processes_with
+
+
+async def test_a_fork_bomb_is_contained(bubblewrap, isolated):
+    if os.geteuid() == 0 and any(note.startswith("Processes:") for note in bubblewrap.describe().notes):
+        pytest.skip("root without a pids cgroup: said in describe()")
+    began = time.monotonic()
+    await isolated.bash("bomb() { bomb | bomb & }; bomb; sleep 4801", timeout_ms=1500)
+    assert time.monotonic() - began < 10
+    await await_until(lambda: not processes_with("sleep\x004801"), 3)
+    assert await isolated.text("echo fine") == "fine"
+
+
+async def test_the_number_of_processes_is_bounded(bubblewrap, isolated):
+    if os.geteuid() == 0 and any(note.startswith("Processes:") for note in bubblewrap.describe().notes):
+        pytest.skip("root without a pids cgroup: said in describe()")
+    outcome = await isolated.bash("for i in $(seq 200); do sleep 4802 & done 2>/dev/null; jobs -p | wc -l")
+    assert len(processes_with("sleep\x004802")) <= LIMITS.processes
+    isolated.sandbox.interrupt()
+    await await_until(lambda: not processes_with("sleep\x004802"), 3)
+    assert outcome is not None
+
+
+async def test_a_memory_hog_is_ended_and_the_host_is_fine(make_manager):
+    manager = make_manager("bubblewrap", limits=replace(LIMITS, address_space_bytes=512 * 1024 * 1024))
+    session = Session(manager, "sess_one", {})
+    outcome = await session.bash("python3 -c 'x = bytearray(2 * 10**9)'")
+    assert outcome.is_error
+    assert "MemoryError" in outcome.text or "Killed" in outcome.text
+    assert await session.text("echo fine") == "fine"
+    await manager.aclose()
+
+
+async def test_many_processes_share_one_memory_limit(make_manager):
+    manager = make_manager("bubblewrap")
+    if any(note.startswith("Memory:") for note in manager.describe().notes):
+        pytest.skip("no memory cgroup: said in describe()")
+    session = Session(manager, "sess_one", {})
+    hog = "x = b'x' * 100_000_000; import time; time.sleep(20)"
+    outcome = await session.bash(f'for i in 1 2 3 4 5 6; do python3 -c "{hog}" & done; wait -n', timeout_ms=30_000)
+    assert outcome.is_error
+    assert await session.text("echo fine") == "fine"
+    await manager.aclose()
+
+
+async def test_processor_time_is_bounded(make_manager):
+    manager = make_manager("bubblewrap", limits=replace(LIMITS, cpu_seconds=1))
+    session = Session(manager, "sess_one", {})
+    outcome = await session.bash("bash -c 'while :; do :; done'", timeout_ms=60_000)
+    assert outcome.is_error
+    assert "[exit code: 1" in outcome.text
+    assert await session.text("echo fine") == "fine"
+    await manager.aclose()
+
+
+async def test_open_files_and_core_dumps_are_bounded(isolated):
+    assert await isolated.text("ulimit -n; ulimit -c; ulimit -Hn") == "256\n0\n256"
+
+
+async def test_a_command_that_fills_the_disk_is_ended(make_manager):
+    manager = make_manager("bubblewrap", limits=replace(LIMITS, disk_bytes=4 * 1024 * 1024))
+    session = Session(manager, "sess_one", {})
+    outcome = await session.bash("head -c 9000000 /dev/zero > f; sleep 60")
+    assert outcome.is_error
+    assert "bytes of disk" in outcome.text
+    await manager.aclose()
+
+
+async def test_groups_are_removed_with_the_sandbox(bubblewrap, isolated):
+    await isolated.text("true")
+    groups = bubblewrap._providers["local"].groups
+    mine = [path for base in set(groups._bases.values()) for path in base.glob(f"{groups._owner}*")]
+    assert len(mine) == len(set(groups._bases.values()))
+    await isolated.sandbox.close()
+    nothing = SessionGroup(())
+
+    def gone() -> bool:
+        groups.remove(nothing)
+        return not any(path.exists() for path in mine)
+
+    await await_until(gone, 3)
+
+
+async def test_groups_that_a_killed_runner_left_are_swept(bubblewrap):
+    first = ControlGroups()
+    if not first.memory:
+        pytest.skip("no writable cgroup")
+    left = next(iter(set(first._bases.values()))) / "managed-agents-4194305-1-abc-1"
+    left.mkdir()
+    ControlGroups()
+    assert not left.exists()
