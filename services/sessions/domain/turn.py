@@ -176,11 +176,12 @@ def expire(state: SessionState, now: datetime, new_id: NewId) -> Moved:
         move.mark_read(move.state.last_seq)
         move.close_turn(RETRIES_EXHAUSTED)
         return move.finish()
-    move.stop_running()
     move.state.turn_state = TurnState.READY
-    move.state.status = Status.RESCHEDULING
-    move.write("session.status_rescheduled")
-    move.write("session.thread_status_rescheduled", turn_events.thread_fields(move.state))
+    if state.status is not Status.RESCHEDULING:
+        move.stop_running()
+        move.state.status = Status.RESCHEDULING
+        move.write("session.status_rescheduled")
+        move.write("session.thread_status_rescheduled", turn_events.thread_fields(move.state))
     return move.finish()
 
 

@@ -90,6 +90,7 @@ class Writer:
         moves = [(moved, headers) for moved, (_, headers) in zip(placed, moves, strict=True)]
         messages = [outbox_message(moved, headers) for moved, headers in moves if moved.events]
         _count(moves)
+        await failpoints.point("sessions.append.before_commit")
         saved = await LogStore(tx).save(placed, messages, self._lease_seconds, relaxed=relaxed)
         written.moves.extend(moved for moved in placed if moved.state.id in saved)
         for moved, seat in [pair for pair in written.granted if pair[0].state.id not in saved]:
@@ -147,16 +148,19 @@ class Writer:
         task.add_done_callback(self._deliveries.discard)
 
     async def _hand_over(self, moved: Moved, seat: Seat) -> None:
-        await failpoints.point("turns.grant.after_commit")
+        """Puts a grant into its runner's queue. One that can't be made is left to the end of its lease."""
         try:
+            await failpoints.point("turns.grant.after_commit")
             message = await self._grants.build(moved, seat)
         except Exception:
             log.exception("a grant could not be made", session_id=moved.state.id)
-            message = None
-        if message is None or not seat.open:
-            await self._give_up(moved.state.workspace_id, moved.state.id, moved.state.turn_epoch)
             return
-        seat.grants.put_nowait(message)
+        if message is None:
+            return
+        if seat.open:
+            seat.grants.put_nowait(message)
+        else:
+            await self._give_up(moved.state.workspace_id, moved.state.id, moved.state.turn_epoch)
 
 
 def _count(moves: Sequence[tuple[Moved, Headers]]) -> None:

@@ -173,7 +173,7 @@ class LogStore:
             """
             SELECT id, seq, type, created_at, body FROM events
             WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND in_context
-              AND seq > %(after_seq)s AND seq <= %(up_to_seq)s AND type NOT LIKE 'agent.%%'
+              AND seq > %(after_seq)s AND seq <= %(up_to_seq)s AND type ~ '^(user|system)[.]'
             ORDER BY seq LIMIT %(limit)s
             """,
             {"session_id": session_id, "after_seq": after_seq, "up_to_seq": up_to_seq, "limit": limit},

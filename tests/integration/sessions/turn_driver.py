@@ -106,6 +106,8 @@ class Runner:
         self.replica = replica
         self.id = runner_id
         self._call = replica.turns.ClaimTurns()
+        # A read that found nothing yet; the next grant is its answer.
+        self._waiting: asyncio.Future[Any] | None = None
 
     async def wait(self, slots: int, **cached: int) -> None:
         """Tells the free slots."""
@@ -114,12 +116,29 @@ class Runner:
 
     async def granted(self, timeout: float = 5.0) -> turns_pb2.TurnGrant:
         """The next turn."""
-        response = await asyncio.wait_for(self._call.call.read(), timeout)
+        waiting = self._waiting or asyncio.ensure_future(self._call.call.read())
+        self._waiting = None
+        response = await asyncio.wait_for(waiting, timeout)
         return response.grant
+
+    async def nothing_granted(self, seconds: float = 0.3) -> bool:
+        """Whether no turn comes within a time."""
+        waiting = asyncio.ensure_future(self._call.call.read())
+        done, _ = await asyncio.wait({waiting}, timeout=seconds)
+        if not done:
+            self._waiting = waiting
+        return not done
+
+    async def renew(self, *grants: turns_pb2.TurnGrant) -> turns_pb2.RenewLeasesResponse:
+        """Renews the leases of these turns."""
+        held = [turns_pb2.HeldTurn(session_id=grant.session.id, epoch=grant.epoch) for grant in grants]
+        return await self.replica.turns.RenewLeases(turns_pb2.RenewLeasesRequest(runner_id=self.id, turns=held))
 
     def leave(self) -> None:
         """Breaks the stream, as a crash would."""
         self._call.cancel()
+        if self._waiting is not None:
+            self._waiting.cancel()
 
 
 @asynccontextmanager
@@ -148,6 +167,12 @@ def user(text: str = "hello") -> dict[str, Any]:
 def event(event_type: str, **fields: Any) -> turns_pb2.TurnEvent:
     """An event as a runner writes it."""
     return turns_pb2.TurnEvent(id=new_id("sevt"), type=event_type, fields_json=orjson.dumps(fields))
+
+
+def call(event_type: str, block_id: str) -> turns_pb2.TurnEvent:
+    """A call that waits for a client."""
+    block = {"type": "tool_use", "id": block_id, "name": "bash", "input": {}}
+    return event(event_type, name="bash", input={}, content=[block])
 
 
 def answer(text: str = "hi") -> list[turns_pb2.TurnEvent]:

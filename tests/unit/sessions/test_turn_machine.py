@@ -209,6 +209,16 @@ class Histories(RuleBasedStateMachine):
         if kind in (turn.EndKind.END_TURN, turn.EndKind.INTERRUPTED) and not moved.ended:
             assert any(entry.starts_turn for entry in self.state.unread)
 
+    @precondition(lambda self: self.state.turn_state is TurnState.LEASED)
+    @rule(known=strategies.booleans())
+    def wait_for_the_vendor_or_go_on(self, known: bool) -> None:
+        """A runner that backs off says so, and says when it asks again."""
+        waits = self.state.status is Status.RUNNING
+        kind = "rescheduled" if waits else "running"
+        draft = Draft(self.new_id(), f"session.status_{kind}")
+        self.append(turn.TurnAppend(self.state.turn_epoch, self.state.last_seq if known else 0, (draft,)))
+        assert self.state.status is (Status.RESCHEDULING if waits else Status.RUNNING)
+
     @rule()
     def repeat_the_last_append(self) -> None:
         """The answer was lost on its way, so the runner asks again."""
