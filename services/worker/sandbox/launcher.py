@@ -29,6 +29,7 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Iterator
 from typing import NamedTuple
 
 STATUS_FD = 9
@@ -156,6 +157,7 @@ class _Sandboxes:
         for pid, running in self._by_pid.items():
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
+            self._kill_orphans()
             for path in running.cgroups:
                 _remove_group(os.path.dirname(path))
 
@@ -165,9 +167,15 @@ class _Sandboxes:
         if running.tag:
             _kill_tagged(running.tag)
 
+    def _kill_orphans(self) -> None:
+        """A bwrap that is killed while it sets itself up leaves a child that waits for ever, and comes to us."""
+        tagged = any(running.tag for running in self._by_pid.values())
+        for pid, parent in () if tagged else _living():
+            if parent == os.getpid() and pid not in self._by_pid:
+                os.kill(pid, signal.SIGKILL)
+
     def _ended(self, running: _Running, status: int) -> None:
-        if running.tag:
-            _kill_tagged(running.tag)
+        _kill_tagged(running.tag) if running.tag else self._kill_orphans()
         code = os.waitstatus_to_exitcode(status)
         with contextlib.suppress(OSError):
             os.write(running.exit_fd, str(code if code >= 0 else 128 - code).encode())
@@ -202,21 +210,22 @@ def _kill_tagged(tag: str) -> None:
             return
 
 
+def _living() -> Iterator[tuple[int, int]]:
+    """Every process that is no zombie, with its parent."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as stream:
+            fields = stream.read().rpartition(b")")[2].split()
+            if fields[0] != b"Z":
+                yield int(name), int(fields[1])
+
+
 def _find_tagged(needle: bytes, me: int) -> set[int]:
-    parents: dict[int, int] = {}
+    parents = {pid: parent for pid, parent in _living() if pid != me}
     doomed: set[int] = set()
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == me:
-            continue
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            with open(f"/proc/{name}/stat", "rb") as stream:
-                fields = stream.read().rpartition(b")")[2].split()
-            if fields[0] == b"Z":
-                continue
-            parents[int(name)] = int(fields[1])
-            with open(f"/proc/{name}/environ", "rb") as stream:
-                if needle in stream.read():
-                    doomed.add(int(name))
+    for pid in parents:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as stream:
+            if needle in stream.read():
+                doomed.add(pid)
     for pid in parents:
         above = pid
         while above in parents and above not in doomed:

@@ -1,0 +1,46 @@
+"""A sandbox that is killed while it sets itself up leaves nothing: the child of its first process is ended too."""
+
+from pathlib import Path
+
+import pytest
+
+from kit.testing import await_until
+from services.worker.sandbox.launching import LaunchedShell, Launcher, LaunchRequest
+
+# As a bwrap that dies between its clone and its death signal: the child is left alone, in no namespace of its own.
+import services.worker.sandbox.launching as _l
+
+_l._PROGRAM = __import__("pathlib").Path("/tmp/mt/old_launcher.py")
+COMMAND = "sleep 4902 & read line"
+
+
+async def _spawn(launcher: Launcher) -> tuple[LaunchedShell, list[int]]:
+    shell = await launcher.spawn(LaunchRequest(["/bin/bash", "-c", COMMAND], {"PATH": "/usr/bin:/bin"}))
+    return shell, await await_until(lambda: _sleepers(), 10)
+
+
+def _sleepers() -> list[int]:
+
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _is_sleeper(entry)]
+
+
+def _is_sleeper(entry: Path) -> bool:
+    try:
+        return b"4902" in (entry / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("end", ["one sandbox", "the launcher"])
+async def test_the_child_of_a_sandbox_that_was_killed_is_ended(end: str) -> None:
+    launcher = Launcher()
+    shell, sleepers = await _spawn(launcher)
+    try:
+        assert len(sleepers) == 1
+        if end == "one sandbox":
+            shell.kill()
+            await shell.wait()
+    finally:
+        await launcher.aclose()
+        await shell.wait()
+    await await_until(lambda: not Path(f"/proc/{sleepers[0]}").exists(), 5)
