@@ -38,7 +38,8 @@ WITH saved AS ( -- platform-wide: each row brings the workspace that its session
         input_tokens bigint, output_tokens bigint, cache_read_input_tokens bigint,
         cache_creation_5m_input_tokens bigint, cache_creation_1h_input_tokens bigint,
         active_seconds double precision, running_since timestamptz, traceparent text, version bigint)
-    WHERE s.id = m.id AND s.workspace_id = m.workspace_id AND s.version = m.version - 1
+    -- The ids once more by themselves: the planner can't know how few rows the JSON holds.
+    WHERE s.id = ANY(%(ids)s) AND s.id = m.id AND s.workspace_id = m.workspace_id AND s.version = m.version - 1
     RETURNING s.id
 ), logged AS (
     INSERT INTO events (workspace_id, session_id, seq, id, type, in_context, created_at, body)
@@ -189,6 +190,7 @@ def _save_values(
     changed = [state for state in last.values() if _turn(first[state.id]) != _turn(state)]
     return {
         # Locked in this order, so that two of these never wait for each other in a circle.
+        "ids": sorted(last),
         "sessions": _dump([session_values(last[session_id]) for session_id in sorted(last)]),
         "events": _dump([_event_values(moved, event) for moved in moves for event in moved.events]),
         "messages": _dump(list(messages)),
