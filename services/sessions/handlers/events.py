@@ -6,7 +6,7 @@ import orjson
 
 from kit.rpc.context import current_context
 from kit.telemetry import traceparent
-from managed_agents.sessions.v1 import sessions_pb2
+from managed_agents.sessions.v1 import sessions_pb2, sessions_pb2_grpc
 from services.sessions.domain import turn
 from services.sessions.domain.inbound import USER_STEER, ClientEvent, validate_events
 from services.sessions.domain.move import Moved
@@ -19,7 +19,7 @@ from services.sessions.operations.core import Operations, new_event_id, not_foun
 _STEER_DETAIL = "The engine of this session runs a turn to its end and takes no steering."
 
 
-class EventsHandlers(EventReadsHandlers):
+class EventsHandlers(EventReadsHandlers, sessions_pb2_grpc.EventsServiceServicer):
     """Appends and reads."""
 
     def __init__(self, operations: Operations) -> None:

@@ -11,7 +11,7 @@ import orjson
 from kit.errors import InvalidArgument
 from kit.ids import is_id
 from kit.rpc.context import current_context
-from managed_agents.sessions.v1 import events_pb2, sessions_pb2, turns_pb2
+from managed_agents.sessions.v1 import events_pb2, sessions_pb2, turns_pb2, turns_pb2_grpc
 from services.sessions.domain import turn
 from services.sessions.domain.log import Draft, MalformedFields, read_fields
 from services.sessions.domain.move import Moved
@@ -40,7 +40,7 @@ _END_KINDS = {
 _EVENT_TYPE = re.compile(r"[a-z_]+(\.[a-z_]+)+")
 
 
-class TurnsHandlers:
+class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
     """The rpcs of runners."""
 
     def __init__(self, operations: Operations) -> None:

@@ -140,22 +140,17 @@ class Operations:
             log.info("a grant was not given back", session_id=session_id, reason=error.reason)
 
     async def _move_alone(self, job: Job) -> Moved:
-        """One job in a transaction of its own; with `known` it skips events that are stored already."""
-        moved = await self._attempt(job, known=False)
-        return await self._attempt(job, known=True) if moved is None else moved
-
-    async def _attempt(self, job: Job, *, known: bool) -> Moved | None:
+        """One job in a transaction of its own, and once more where it may be a repeat of what is stored."""
         try:
-            async with self.unit(job.workspace_id, relaxed=job.relaxed) as unit:
-                state = await unit.lock(job.session_id)
-                stored = await unit.stored_ids(job.session_id, list(job.event_ids)) if known else None
-                return await unit.apply(job.decide(state, unit.now, stored))
-        except turn.MayBeRepeat:
-            return None
-        except EventStored:
-            if known:
-                raise
-            return None
+            return await self._attempt(job, look_up=False)
+        except (turn.MayBeRepeat, EventStored):
+            return await self._attempt(job, look_up=True)
+
+    async def _attempt(self, job: Job, *, look_up: bool) -> Moved:
+        async with self.unit(job.workspace_id, relaxed=job.relaxed) as unit:
+            state = await unit.lock(job.session_id)
+            stored = await unit.stored_ids(job.session_id, list(job.event_ids)) if look_up else None
+            return await unit.apply(job.decide(state, unit.now, stored))
 
 
 def not_found(session_id: str) -> SessionNotFound:

@@ -21,6 +21,22 @@ from services.sessions.domain.session_state import (
     UnreadInput,
 )
 
+_TOKEN_COLUMNS = (
+    "input_tokens",
+    "output_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_5m_input_tokens",
+    "cache_creation_1h_input_tokens",
+)
+# In the order in which both locks read them.
+_STATE_COLUMNS = (
+    *("workspace_id", "id", "thread_id", "agent_name", "updated_at", "created_at", "revision", "budget"),
+    *("archived_at", "deleted_at", "status", "last_seq", "input_seq", "turn_epoch", "turn_state", "turn_attempt"),
+    *("turn_holder", "interrupt_seq", "unread", "pending", "stop_reason"),
+    *_TOKEN_COLUMNS,
+    *("active_seconds", "running_since", "traceparent", "version"),
+)
+
 
 class TurnStore:
     """Reads and locks of one transaction."""
@@ -162,19 +178,14 @@ def session_values(state: SessionState) -> dict[str, Any]:
 
 
 def _state(row: tuple[Any, ...]) -> SessionState:
-    unread, pending = row[18], row[19]
-    return SessionState(
-        *row[:10],
-        Status(row[10]),
-        *row[11:14],
-        TurnState(row[14]),
-        *row[15:18],
-        () if unread == "[]" else tuple(UnreadInput(seq, starts) for seq, starts in orjson.loads(unread)),
-        () if pending == "[]" else tuple(_call(*entry) for entry in orjson.loads(pending)),
-        row[20],
-        TokenUsage(*row[21:26]),
-        *row[26:30],
-    )
+    values: dict[str, Any] = dict(zip(_STATE_COLUMNS, row, strict=True))
+    unread, pending = values["unread"], values["pending"]
+    values["status"] = Status(values["status"])
+    values["turn_state"] = TurnState(values["turn_state"])
+    values["unread"] = () if unread == "[]" else tuple(UnreadInput(*entry) for entry in orjson.loads(unread))
+    values["pending"] = () if pending == "[]" else tuple(_call(*entry) for entry in orjson.loads(pending))
+    values["usage"] = TokenUsage(*(values.pop(name) for name in _TOKEN_COLUMNS))
+    return SessionState(**values)
 
 
 def _call(event_id: str, block_id: str, kind: str, answered: bool) -> PendingCall:
