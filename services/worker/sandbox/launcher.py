@@ -29,8 +29,8 @@ import signal
 import socket
 import struct
 import sys
+from collections import namedtuple
 from collections.abc import Iterator
-from typing import NamedTuple
 
 STATUS_FD = 9
 _MESSAGE_BYTES = 256 * 1024
@@ -98,13 +98,8 @@ def _serve_one(control: socket.socket, sandboxes: "_Sandboxes") -> bool:
     return True
 
 
-class _Running(NamedTuple):
-    """What is needed to report one sandbox's end, to kill it and to tidy up after it."""
-
-    identity: int
-    exit_fd: int
-    tag: str
-    cgroups: list
+# What is needed to report one sandbox's end, to kill it and to tidy up after it.
+_Running = namedtuple("_Running", "identity exit_fd tag cgroups")
 
 
 class _Sandboxes:

@@ -4,15 +4,18 @@ Without RE2 the standard engine is used, which a hostile pattern can occupy for
 ever: `HAS_LINEAR_ENGINE` tells callers to run it where it can be killed.
 """
 
+import contextlib
+import importlib
 import re
 from collections.abc import Callable
+from typing import Any
 
 from services.worker.tools.outcome import ToolFailed
 
-try:
-    import re2
-except ImportError:  # pragma: no cover - the fleet program may run without it
-    re2 = None
+re2: Any = None
+with contextlib.suppress(ImportError):
+    # The fleet program may run without it.
+    re2 = importlib.import_module("re2")
 
 HAS_LINEAR_ENGINE = re2 is not None
 _MEMORY_BYTES = 16 * 1024 * 1024
