@@ -37,7 +37,7 @@ class EventReadsHandlers:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def ListEvents(self, request: ListEventsRequest, _rpc: object) -> ListEventsResponse:
+    async def ListEvents(self, request: ListEventsRequest, context: object) -> ListEventsResponse:
         """One page of a log, in either order."""
         _check_texts(request)
         scope = _scope(request)
@@ -53,7 +53,7 @@ class EventReadsHandlers:
         next_cursor = encode_cursor(scope, {"seq": page.events[-1][0]}) if page.has_more else ""
         return ListEventsResponse(events=event_messages(page.events), page_info=PageInfo(next_cursor=next_cursor))
 
-    async def ReadEvents(self, request: ReadEventsRequest, _rpc: object) -> AsyncIterator[ReadEventsResponse]:
+    async def ReadEvents(self, request: ReadEventsRequest, context: object) -> AsyncIterator[ReadEventsResponse]:
         """The log after a seq, up to its end when the call came; at least one message."""
         workspace_id = current_context().workspace_id
         if not can_exist(request.session_id):

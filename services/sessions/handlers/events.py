@@ -27,13 +27,13 @@ class EventsHandlers(EventReadsHandlers, sessions_pb2_grpc.EventsServiceServicer
         self._operations = operations
 
     async def AppendEvents(
-        self, request: sessions_pb2.AppendEventsRequest, _rpc: object
+        self, request: sessions_pb2.AppendEventsRequest, context: object
     ) -> sessions_pb2.AppendEventsResponse:
         """Stores a client's events, all or none."""
-        context = current_context()
+        caller = current_context()
         if not can_exist(request.session_id):
             raise not_found(request.session_id)
-        events = validate_events(_load(request.events_json), initial=False, published=context.published_contract)
+        events = validate_events(_load(request.events_json), initial=False, published=caller.published_contract)
         events, receipts = _refuse_steering(events)
 
         def decide(state: Any, now: Any, _stored: frozenset[str] | None) -> Moved:
@@ -41,9 +41,9 @@ class EventsHandlers(EventReadsHandlers, sessions_pb2_grpc.EventsServiceServicer
 
         traceparent_now = traceparent()
         if not request.idempotency.key:
-            moved = await self._operations.move(context.workspace_id, request.session_id, decide)
+            moved = await self._operations.move(caller.workspace_id, request.session_id, decide)
             return _response(moved, receipts)
-        async with self._operations.unit(context.workspace_id) as unit:
+        async with self._operations.unit(caller.workspace_id) as unit:
 
             async def append() -> sessions_pb2.AppendEventsResponse:
                 state = await unit.lock(request.session_id)

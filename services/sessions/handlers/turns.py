@@ -48,7 +48,7 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
         self._giving_back: set[asyncio.Task[None]] = set()
 
     async def ClaimTurns(
-        self, requests: AsyncIterator[turns_pb2.ClaimTurnsRequest], _rpc: object
+        self, requests: AsyncIterator[turns_pb2.ClaimTurnsRequest], context: object
     ) -> AsyncIterator[turns_pb2.ClaimTurnsResponse]:
         """Seats a runner and sends it turns until either side leaves."""
         first = await anext(requests, None)
@@ -70,7 +70,7 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
             self._give_back(seat, unsent)
 
     async def AppendTurnEvents(
-        self, request: turns_pb2.AppendTurnEventsRequest, _rpc: object
+        self, request: turns_pb2.AppendTurnEventsRequest, context: object
     ) -> turns_pb2.AppendTurnEventsResponse:
         """Writes what the loop did, and ends the turn where the request says so."""
         workspace_id = current_context().workspace_id
@@ -96,7 +96,9 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
                 response.new_events.extend(await self._new_events(workspace_id, moved, request.known_seq))
         return response
 
-    async def RenewLeases(self, request: turns_pb2.RenewLeasesRequest, _rpc: object) -> turns_pb2.RenewLeasesResponse:
+    async def RenewLeases(
+        self, request: turns_pb2.RenewLeasesRequest, context: object
+    ) -> turns_pb2.RenewLeasesResponse:
         """Extends what the runner still holds, and tells what it lost and what was interrupted."""
         if len(request.turns) > MAX_HELD:
             raise InvalidArgument(f"turns holds {len(request.turns)} entries; at most {MAX_HELD} are taken.")
@@ -117,7 +119,9 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
             lease_seconds=lease_seconds,
         )
 
-    async def ReleaseTurn(self, request: turns_pb2.ReleaseTurnRequest, _rpc: object) -> turns_pb2.ReleaseTurnResponse:
+    async def ReleaseTurn(
+        self, request: turns_pb2.ReleaseTurnRequest, context: object
+    ) -> turns_pb2.ReleaseTurnResponse:
         """Takes a turn back; any runner may have it at once."""
 
         def decide(state: Any, now: Any, _stored: frozenset[str] | None) -> Moved:
@@ -127,7 +131,7 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
         return turns_pb2.ReleaseTurnResponse()
 
     async def ReadTurnContext(
-        self, request: turns_pb2.ReadTurnContextRequest, _rpc: object
+        self, request: turns_pb2.ReadTurnContextRequest, context: object
     ) -> AsyncIterator[turns_pb2.ReadTurnContextResponse]:
         """Streams the context of a session after a seq, in batches."""
         workspace_id = current_context().workspace_id
