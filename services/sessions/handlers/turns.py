@@ -48,16 +48,16 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
         self._giving_back: set[asyncio.Task[None]] = set()
 
     async def ClaimTurns(
-        self, requests: AsyncIterator[turns_pb2.ClaimTurnsRequest], context: object
+        self, request_iterator: AsyncIterator[turns_pb2.ClaimTurnsRequest], context: object
     ) -> AsyncIterator[turns_pb2.ClaimTurnsResponse]:
         """Seats a runner and sends it turns until either side leaves."""
-        first = await anext(requests, None)
+        first = await anext(request_iterator, None)
         if first is None:
             return
         if not first.runner_id:
             raise InvalidArgument("runner_id must name the runner.", field="runner_id")
         seat = self._operations.room.enter(first.runner_id)
-        listening = asyncio.create_task(self._listen(seat, first, requests), name=f"claims of {seat.runner_id}")
+        listening = asyncio.create_task(self._listen(seat, first, request_iterator), name=f"claims of {seat.runner_id}")
         unsent: turns_pb2.TurnGrant | None = None
         try:
             while (unsent := await seat.grants.get()) is not None:
