@@ -110,6 +110,8 @@ def _calls(log: list[Event]) -> list[str]:
             if call_id not in calls:
                 faults.append(f"result {event['id']} is for {call_id}, which nobody called before")
             calls[call_id] = calls.get(call_id, 0) + 1
+        elif event["type"] == "session.status_idle" and event["stop_reason"]["type"] != "requires_action":
+            faults += [f"idle at seq {event['seq']} while {call_id} was open" for call_id, n in calls.items() if not n]
     return faults + [f"call {call_id} has {count} results" for call_id, count in calls.items() if count != 1]
 
 

@@ -30,7 +30,7 @@ async def _work_under(nemesis: asyncio.Task[None], client: Api, sessions: int, s
     agent_id = await client.agent(tools=[*TOOLS, CUSTOM_TOOL])
     stop = asyncio.Event()
     clients = [Client(client, random.Random(f"{seed} {number}"), agent_id) for number in range(sessions)]
-    working = [asyncio.create_task(one.run(stop)) for one in clients]
+    working = [asyncio.create_task(one.run(stop.is_set)) for one in clients]
     try:
         await asyncio.wait({nemesis, *working}, return_when=asyncio.FIRST_COMPLETED)
         stop.set()
@@ -44,7 +44,8 @@ async def _work_under(nemesis: asyncio.Task[None], client: Api, sessions: int, s
     return clients
 
 
-async def _check_session(ground: Ground, client: Api, one: Client) -> list[str]:
+async def check_session(ground: Ground, client: Api, one: Client) -> list[str]:
+    """Everything that is wrong with a session whose client has finished."""
     told = one.told
     log = await client.log(told.session_id)
     assert_same(one.reader.events, log)
@@ -72,7 +73,7 @@ async def _delivered(ground: Ground) -> AsyncIterator[EventsAppended]:
         await nats.close()
 
 
-async def _check_outbox(ground: Ground, logs: dict[str, list[Event]]) -> None:
+async def check_outbox(ground: Ground, logs: dict[str, list[Event]]) -> None:
     """Each append reached the stream, and reached it once."""
     with database_of(ground.platform) as rows:
         await await_until(lambda: rows.execute("SELECT count(*) FROM sessions.outbox").fetchone() == (0,), timeout=30)
@@ -106,10 +107,10 @@ async def test_whatever_is_killed_nothing_is_lost_and_nothing_runs_twice(
             striking = asyncio.create_task(nemesis.strike_at_random(kills))
             clients = await _work_under(striking, client, sessions, seed)
             assert nemesis.done.total() == kills and set(KINDS[:kills]) <= set(nemesis.done)
-            faults = [fault for one in clients for fault in await _check_session(ground, client, one)]
+            faults = [fault for one in clients for fault in await check_session(ground, client, one)]
             assert not faults, "\n".join(faults)
             assert all(one.turns >= 2 for one in clients)
-            await _check_outbox(ground, {one.told.session_id: await client.log(one.told.session_id) for one in clients})
+            await check_outbox(ground, {one.told.session_id: await client.log(one.told.session_id) for one in clients})
             await _check_rest(ground)
     finally:
         ground.stop()

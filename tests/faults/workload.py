@@ -69,8 +69,8 @@ class Client:
         self._closing_seq: int | None = None
         self.turns = 0
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Work until told to stop, then leave the session idle and the stream read to its end."""
+    async def run(self, enough: Callable[[], bool]) -> None:
+        """Work until it is enough, then leave the session idle and the stream read to its end."""
         key = uuid.uuid4().hex
         body = {"agent": self._agent_id}
         created = await patiently(lambda: self._api.call("POST", "/v1/sessions", body, idempotency_key=key))
@@ -88,7 +88,7 @@ class Client:
             self._once,
         )
         try:
-            while not stop.is_set():
+            while not enough():
                 await self._chance.choice(steps)()
                 self.turns += 1
             last = await self._say("the last")

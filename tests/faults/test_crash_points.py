@@ -1,0 +1,48 @@
+"""A process that kills itself at the worst places of a write loses nothing and does nothing twice.
+
+The places: before and after the commit of an append, after a grant, between the relay's publish and its commit, in a
+runner before an append, in a model request and in a tool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from kit.testing import await_until
+from tests.e2e.leftovers import processes_of
+from tests.faults.ground import Ground
+from tests.faults.test_kills import check_outbox, check_session
+from tests.faults.workload import Client
+from tests.support.api import CUSTOM_TOOL, TOOLS, api
+
+# Each incarnation of a process passes a point this often before it dies there.
+POINTS = {
+    "sessions": ("sessions.append.before_commit=kill@23", "sessions.append.after_commit=kill@17"),
+    "grants and relay": ("turns.grant.after_commit=kill@2", "outbox.published=kill@4"),
+    "runner": ("runner.before_append=kill@12", "runner.model.mid_request=kill@9", "runner.tool.running=kill@4"),
+}
+TURNS = 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("place", POINTS)
+async def test_a_death_in_the_worst_moment_loses_and_repeats_nothing(tmp_path: Path, place: str, seed: int) -> None:
+    ground = Ground(tmp_path / "data", failpoints=",".join(POINTS[place]))
+    try:
+        await ground.until_ready()
+        async with api(ground.platform.url) as client:
+            agent_id = await client.agent(tools=[*TOOLS, CUSTOM_TOOL])
+            clients = [Client(client, random.Random(f"{seed} {number}"), agent_id) for number in range(3)]
+            await asyncio.gather(*(one.run(lambda one=one: one.turns >= TURNS) for one in clients))
+            assert "ended with SIGKILL" in ground.platform.output(), "no point was reached"
+            faults = [fault for one in clients for fault in await check_session(ground, client, one)]
+            assert not faults, "\n".join(faults)
+            await check_outbox(ground, {one.told.session_id: await client.log(one.told.session_id) for one in clients})
+    finally:
+        ground.stop()
+    await await_until(lambda: processes_of(ground.data_dir) == [], timeout=10)
