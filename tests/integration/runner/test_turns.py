@@ -132,10 +132,12 @@ async def test_input_during_a_tool_is_read_by_the_next_request(platform: World) 
     session = await platform.session(TOOLSET)
     gate = Gate()
     model = ScriptedModel([call(("bash", {"command": "slow"})), say("read both")])
-    async with platform.runner(model, PlayedSandboxes(gate)):
+    async with platform.runner(model, PlayedSandboxes(gate)) as runner:
         await platform.say(session, "go")
         await gate.reached.wait()
         await platform.say(session, "and this")
+        # A tool this quick asks for new input only where it was told of some, and that message has a way to go.
+        await await_until(lambda: all(turn._news for turn, _ in runner.claims._held.values()))
         gate.opened.set()
         log = await platform.until(session)
     last = model.requests[1].messages[-1]
