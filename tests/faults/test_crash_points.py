@@ -19,13 +19,14 @@ from tests.faults.test_kills import check_outbox, check_session
 from tests.faults.workload import Client
 from tests.support.api import CUSTOM_TOOL, TOOLS, api
 
-# Each incarnation of a process passes a point this often before it dies there.
+# Each life of a process passes a point this often before it dies there: a few deaths a test, since the supervisor
+# waits longer before each new start.
 POINTS = {
-    "sessions": ("sessions.append.before_commit=kill@23", "sessions.append.after_commit=kill@17"),
-    "grants and relay": ("turns.grant.after_commit=kill@2", "outbox.published=kill@4"),
-    "runner": ("runner.before_append=kill@12", "runner.model.mid_request=kill@9", "runner.tool.running=kill@4"),
+    "before a commit, after a publish": ("sessions.append.before_commit=kill@30", "outbox.published=kill@12"),
+    "after a commit, after a grant": ("sessions.append.after_commit=kill@30", "turns.grant.after_commit=kill@5"),
+    "in a runner": ("runner.before_append=kill@12", "runner.model.mid_request=kill@9", "runner.tool.running=kill@4"),
 }
-TURNS = 3
+TURNS = 2
 
 
 @pytest.mark.slow

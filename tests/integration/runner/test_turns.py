@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from kit.testing import await_until
 from services.sessions.app import MIGRATIONS
 from services.worker.tools import ToolOutcome
 from tests.integration.runner.harness import (
