@@ -201,7 +201,7 @@ def _set_up_logs(service_name: str, log_level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [*(other for other in root.handlers if other.name != _HANDLER), handler]
     root.setLevel(max(level, logging.INFO))
-    for chatty in ("httpx", "httpcore", "asyncio", "uvicorn.access", "nats"):
+    for chatty in ("httpx2", "httpcore2", "openai", "anthropic", "asyncio", "uvicorn.access", "nats"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 

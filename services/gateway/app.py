@@ -122,6 +122,7 @@ class HttpServer:
                 access_log=False,
                 log_config=None,
                 server_header=False,
+                proxy_headers=False,
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=math.ceil(settings.shutdown_seconds),
             )

@@ -70,6 +70,8 @@ class AnthropicModel:
             base_url=access.base_url or "https://api.anthropic.com",
             max_retries=0,
             timeout=httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
+            # Half the cost of a request, measured with the default transport.
+            http_client=anthropic.DefaultAioHttpClient(),
         )
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
@@ -238,7 +240,7 @@ def _stream_error(error: Mapping[str, Any]) -> ModelError:
 
 
 def _translated(error: anthropic.APIError) -> ModelError:
-    if isinstance(error, anthropic.APITimeoutError):
+    if isinstance(error, anthropic.APITimeoutError) and not isinstance(error.__cause__, httpx2.ConnectTimeout):
         return ModelError(ModelErrorKind.TIMEOUT, "The model vendor did not answer in time.")
     if isinstance(error, anthropic.APIStatusError):
         return error_from_status(
