@@ -52,7 +52,7 @@ class Runner:
         turns = self._channels[0].stub(TurnsServiceStub)
         self._vault = self._channels[1].stub(SettingsServiceStub)
         self._cache = ConversationCache(settings.runner_context_cache_bytes)
-        self.sandboxes = sandboxes or SandboxManager(settings.data_dir / "sandboxes", kind=settings.sandbox)
+        self.sandboxes = sandboxes or SandboxManager(settings.data_dir / "sandboxes", kind=settings.sandbox_kind)
         self.access = ModelAccessCache(self._fetch_access, create_provider)
         calls = TurnSessions(turns, self._cache)
         self.claims = Claims(

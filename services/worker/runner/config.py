@@ -22,7 +22,7 @@ class RunnerSettings(BaseServiceSettings):
     model_attempts: int = Field(6, ge=1, le=50)
     model_retry_seconds: float = Field(1.0, gt=0, le=60)
     # `auto`, `bubblewrap`, `landlock` or `process`.
-    sandbox: str = "auto"
+    sandbox_kind: str = "auto"
 
 
 def load_settings() -> RunnerSettings:
