@@ -24,9 +24,9 @@ from tests.support.api import CUSTOM_TOOL, TOOLS, api
 POINTS = {
     "before a commit, after a publish": ("sessions.append.before_commit=kill@30", "outbox.published=kill@12"),
     "after a commit, after a grant": ("sessions.append.after_commit=kill@30", "turns.grant.after_commit=kill@5"),
-    "in a runner": ("runner.before_append=kill@12", "runner.model.mid_request=kill@9", "runner.tool.running=kill@4"),
+    "in a runner": ("runner.before_append=kill@7", "runner.model.mid_request=kill@4", "runner.tool.running=kill@2"),
 }
-TURNS = 2
+TURNS = 3
 
 
 @pytest.mark.slow

@@ -55,6 +55,8 @@ async def check_session(ground: Ground, client: Api, one: Client) -> list[str]:
     found = faults_of(log, told.acknowledged, told.unsure) + line_faults(log, told.lines, lines)
     if await client.status(told.session_id) != "idle":
         found.append("the session is not idle")
+    if found:
+        found += [f"{event['seq']} {event['type']} {event.get('stop_reason', '')}" for event in log]
     return [f"{told.session_id}: {fault}" for fault in found]
 
 

@@ -66,7 +66,6 @@ class Client:
         self._api = api
         self._chance = chance
         self._agent_id = agent_id
-        self._closing_seq: int | None = None
         self.turns = 0
 
     async def run(self, enough: Callable[[], bool]) -> None:
@@ -91,21 +90,14 @@ class Client:
             while not enough():
                 await self._chance.choice(steps)()
                 self.turns += 1
-            last = await self._say("the last")
-            self._closing_seq = last["seq"]
-            await self._settled(last)
-            await asyncio.wait_for(reading, SETTLE_SECONDS)
+            await self._settled(await self._say("the last"))
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
 
     async def _read(self) -> None:
-        while not await patiently(lambda: self.reader.follow(self._is_end)):
-            pass
-
-    def _is_end(self, event: Event) -> bool:
-        closing = self._closing_seq
-        return closing is not None and event["seq"] > closing and event["type"] == "session.status_idle"
+        while True:
+            await patiently(lambda: self.reader.follow(lambda _: False))
 
     async def _send(self, *events: Event) -> list[Event]:
         key = uuid.uuid4().hex
