@@ -17,7 +17,7 @@ from ..render.events import is_published, render_event
 PING = b": ping\n\n"
 ENDING_TYPES = frozenset({"session.status_terminated", "session.deleted"})
 UNREAD = b'"processed_at":null'
-_EVENT_ID = re.compile(rb'"(sevt_[0-9a-z]+)"')
+_EVENT_ID = re.compile(rb'"(sevt_[0-9A-Za-z]+)"')
 
 
 @dataclass(frozen=True, slots=True)
