@@ -1,8 +1,9 @@
-"""The Messages API, through its official SDK.
+"""The Messages API, as its official SDK speaks it.
 
 Streams with tools and thinking, marks the prompt for the vendor's cache, and sends system messages in the middle of a
-conversation as turns of their own. The SDK's own retries are off: the loop retries, where users can see it. The raw
-stream is read in place of the SDK's typed one for the reason that `wire` gives.
+conversation as turns of their own. Requests go out by `endpoint` and answers are read by `wire`, for the reasons given
+there; the SDK gives address and headers, and lists models. Nothing is tried twice here: the loop retries, where users
+can see it.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from services.worker.runner.models.base import (
     UsageReport,
     error_from_status,
 )
-from services.worker.runner.models.wire import error_message, json_frames, retry_after_seconds, tool_call
+from services.worker.runner.models.endpoint import CONNECT_SECONDS, SILENCE_SECONDS, Endpoint
+from services.worker.runner.models.wire import error_message, retry_after_seconds, tool_call
 
 DEFAULT_MAX_TOKENS = 16_000
-CONNECT_SECONDS, SILENCE_SECONDS = 10.0, 300.0
 FAST_MODE_BETA = "fast-mode-2026-02-01"
 _CACHED = {"type": "ephemeral"}
 # Families that decide by themselves how much to think.
@@ -70,29 +71,21 @@ class AnthropicModel:
             base_url=access.base_url or "https://api.anthropic.com",
             max_retries=0,
             timeout=httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
-            # Half the cost of a request, measured with the default transport.
-            http_client=anthropic.DefaultAioHttpClient(),
         )
+        url = f"{str(self._client.base_url).rstrip('/')}/v1/messages"
+        self._endpoint = Endpoint(url, self._client.default_headers, _refused)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         """Asks, and yields what comes until Stop. Raises ModelError."""
+        body = _body(request) | {"stream": True}
+        headers = {"anthropic-beta": FAST_MODE_BETA} if request.speed == "fast" else None
         try:
-            options: Any = {"headers": {"anthropic-beta": FAST_MODE_BETA}} if request.speed == "fast" else {}
-            stream = await self._client.post(
-                "/v1/messages",
-                cast_to=object,
-                body=_body(request) | {"stream": True},
-                options=options,
-                stream=True,
-                stream_cls=anthropic.AsyncStream[object],
-            )
-            async with stream, aclosing(_Answer(request).read(json_frames(stream.response.aiter_bytes()))) as deltas:
+            async with (
+                aclosing(self._endpoint.frames(body, headers)) as frames,
+                aclosing(_Answer(request).read(frames)) as deltas,
+            ):
                 async for delta in deltas:
                     yield delta
-        except anthropic.APIError as error:
-            raise _translated(error) from error
-        except httpx2.HTTPError as error:
-            raise ModelError(ModelErrorKind.CONNECTION, "The connection to the model vendor was lost.") from error
         except (KeyError, TypeError, AttributeError) as error:
             raise ModelError(ModelErrorKind.SERVER, "The model vendor sent a frame of an unknown form.") from error
 
@@ -115,6 +108,7 @@ class AnthropicModel:
 
     async def close(self) -> None:
         """Gives the connections back."""
+        await self._endpoint.close()
         await self._client.close()
 
 
@@ -239,13 +233,14 @@ def _stream_error(error: Mapping[str, Any]) -> ModelError:
     return ModelError(kind, str(error.get("message") or "The model vendor reported an error."))
 
 
+def _refused(status: int, message: str, _body: Any, headers: Mapping[str, str]) -> ModelError:
+    return error_from_status(status, message, retry_after_seconds=retry_after_seconds(headers))
+
+
 def _translated(error: anthropic.APIError) -> ModelError:
     if isinstance(error, anthropic.APITimeoutError) and not isinstance(error.__cause__, httpx2.ConnectTimeout):
         return ModelError(ModelErrorKind.TIMEOUT, "The model vendor did not answer in time.")
     if isinstance(error, anthropic.APIStatusError):
-        return error_from_status(
-            error.status_code,
-            error_message(error.body, error.message),
-            retry_after_seconds=retry_after_seconds(error.response.headers),
-        )
+        message = error_message(error.body, error.message)
+        return _refused(error.status_code, message, error.body, error.response.headers)
     return ModelError(ModelErrorKind.CONNECTION, "The model vendor can't be reached.")

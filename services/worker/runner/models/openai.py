@@ -1,7 +1,8 @@
-"""Chat completions, through the official SDK, at any `base_url` that speaks them.
+"""Chat completions, as the official SDK speaks them, at any `base_url` that understands them.
 
-Retries of the SDK are off: the loop retries, where users can see it. The raw stream is read in place of the SDK's typed
-one for the reason that `wire` gives. Servers differ in what they leave out, so everything but the choices is optional.
+Requests go out by `endpoint` and answers are read by `wire`, for the reasons given there; the SDK gives address and
+headers, and lists models. Nothing is tried twice here: the loop retries, where users can see it. Servers differ in what
+they leave out, so everything but the choices is optional.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from services.worker.runner.models.base import (
     UsageReport,
     error_from_status,
 )
-from services.worker.runner.models.wire import error_message, json_frames, retry_after_seconds, tool_call
+from services.worker.runner.models.endpoint import CONNECT_SECONDS, SILENCE_SECONDS, Endpoint
+from services.worker.runner.models.wire import error_message, retry_after_seconds, tool_call
 
-CONNECT_SECONDS, SILENCE_SECONDS = 10.0, 300.0
 _STOPS = {
     "tool_calls": StopReason.TOOL_USE,
     "function_call": StopReason.TOOL_USE,
@@ -57,24 +58,20 @@ class OpenAIModel:
             base_url=access.base_url or "https://api.openai.com/v1",
             max_retries=0,
             timeout=httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
-            # Half the cost of a request, measured with the default transport.
-            http_client=openai.DefaultAioHttpClient(),
         )
+        headers = {**self._client.default_headers, "Authorization": f"Bearer {self._client.api_key}"}
+        self._endpoint = Endpoint(f"{str(self._client.base_url).rstrip('/')}/chat/completions", headers, _refused)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         """Asks, and yields what comes until Stop. Raises ModelError."""
         body = self._body(request) | {"stream": True}
         try:
-            stream = await self._client.post(
-                "/chat/completions", cast_to=object, body=body, stream=True, stream_cls=openai.AsyncStream[object]
-            )
-            async with stream, aclosing(_Answer(request).read(json_frames(stream.response.aiter_bytes()))) as deltas:
+            async with (
+                aclosing(self._endpoint.frames(body)) as frames,
+                aclosing(_Answer(request).read(frames)) as deltas,
+            ):
                 async for delta in deltas:
                     yield delta
-        except openai.APIError as error:
-            raise _translated(error) from error
-        except httpx2.HTTPError as error:
-            raise ModelError(ModelErrorKind.CONNECTION, "The connection to the model vendor was lost.") from error
         except (KeyError, TypeError, AttributeError) as error:
             raise ModelError(ModelErrorKind.SERVER, "The model vendor sent a frame of an unknown form.") from error
 
@@ -96,6 +93,7 @@ class OpenAIModel:
 
     async def close(self) -> None:
         """Gives the connections back."""
+        await self._endpoint.close()
         await self._client.close()
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
@@ -275,16 +273,17 @@ def _stream_error(error: Any) -> ModelError:
     return ModelError(ModelErrorKind.SERVER, str(message or "The model vendor reported an error.")[:2000])
 
 
+def _refused(status: int, message: str, body: Any, headers: Mapping[str, str]) -> ModelError:
+    inner = body.get("error") if isinstance(body, Mapping) else None
+    if status == 429 and isinstance(inner, Mapping) and inner.get("code") == "insufficient_quota":
+        return ModelError(ModelErrorKind.BILLING, message, status=429)
+    return error_from_status(status, message, retry_after_seconds=retry_after_seconds(headers))
+
+
 def _translated(error: openai.APIError) -> ModelError:
     if isinstance(error, openai.APITimeoutError) and not isinstance(error.__cause__, httpx2.ConnectTimeout):
         return ModelError(ModelErrorKind.TIMEOUT, "The model vendor did not answer in time.")
     if isinstance(error, openai.APIStatusError):
-        translated = error_from_status(
-            error.status_code,
-            error_message(error.body, error.message),
-            retry_after_seconds=retry_after_seconds(error.response.headers),
-        )
-        if error.status_code == 429 and error.code == "insufficient_quota":
-            return ModelError(ModelErrorKind.BILLING, translated.message, status=429)
-        return translated
+        message = error_message(error.body, error.message)
+        return _refused(error.status_code, message, {"error": error.body}, error.response.headers)
     return ModelError(ModelErrorKind.CONNECTION, "The model vendor can't be reached.")

@@ -2,12 +2,12 @@
 
 The SDKs would walk a whole conversation to transform it, and build a validated model for every delta of the answer,
 which together cost more than the rest of a turn. The conversation is in the vendor's form already and one or two fields
-of a delta are needed, so the providers use the SDK's plain `post` and read its raw response through `json_frames`.
+of a delta are needed, so the providers read the raw response through `json_frames`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
 import orjson
@@ -19,7 +19,7 @@ MAX_MESSAGE_CHARACTERS = 2000
 _DONE = b"[DONE]"
 
 
-async def json_frames(chunks: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
+async def json_frames(chunks: AsyncIterator[bytes]) -> AsyncGenerator[dict[str, Any]]:
     """The JSON object of each frame, up to the end of the stream or `[DONE]`.
 
     ModelError (SERVER, retryable) for a frame that is not JSON or never ends.
