@@ -73,7 +73,13 @@ def outbox_message(moved: Moved, headers: dict[str, str] | None) -> OutboxMessag
         workspace_id=moved.state.workspace_id,
         session_id=moved.state.id,
         message_id=moved.events[0].id,
-        subject=f"sessions.log.{moved.state.id}",
+        subject=_subject(moved),
         payload=b64encode(payload.SerializeToString()).decode(),
         headers=headers or None,
     )
+
+
+def _subject(moved: Moved) -> str:
+    """A deletion has a subject of its own, for those who only clean up behind sessions."""
+    deleted = any(event.type == "session.deleted" for event in moved.events)
+    return f"sessions.log.{moved.state.id}.deleted" if deleted else f"sessions.log.{moved.state.id}"

@@ -1,7 +1,6 @@
 """Run the runner process."""
 
-from kit.lifecycle import run
-from services.worker.runner.app import build
+from kit.lifecycle import main
 
 if __name__ == "__main__":
-    run(build)
+    main("services.worker.runner.app")

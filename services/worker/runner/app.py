@@ -19,6 +19,7 @@ from managed_agents.vault.v1.vault_pb2 import GetModelAccessRequest, GetModelAcc
 from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceStub
 from managed_agents.worker.v1.runner_pb2_grpc import add_RunnerServiceServicer_to_server
 from services.worker.runner.config import RunnerSettings, load_settings
+from services.worker.runner.handlers.deletions import Deletions
 from services.worker.runner.handlers.runner import RunnerDescription, RunnerHandler
 from services.worker.runner.loop.cache import ConversationCache
 from services.worker.runner.loop.claims import Claims
@@ -52,7 +53,9 @@ class Runner:
         turns = self._channels[0].stub(TurnsServiceStub)
         self._vault = self._channels[1].stub(SettingsServiceStub)
         self._cache = ConversationCache(settings.runner_context_cache_bytes)
-        self.sandboxes = sandboxes or SandboxManager(settings.data_dir / "sandboxes", kind=settings.sandbox_kind)
+        root = settings.data_dir / "sandboxes"
+        self.sandboxes = sandboxes or SandboxManager(root, kind=settings.sandbox_kind)
+        self._deletions = Deletions(root, self.sandboxes.remove)
         self.access = ModelAccessCache(self._fetch_access, create_provider)
         calls = TurnSessions(turns, self._cache)
         self.claims = Claims(
@@ -88,6 +91,7 @@ class Runner:
         service.add("model access", stop=self.access.close)
         service.add("sandboxes", stop=self.sandboxes.aclose)
         service.add("rpc", self.server.start, self.server.stop)
+        service.add_task("deletions", self._follow_deletions)
         service.add_task("leases", self.claims.keep)
         service.add_task("claims", self.claims.claim)
         service.add("turns", stop=partial(self.claims.drain, drain_seconds), stop_seconds=drain_seconds + 10)
@@ -99,6 +103,10 @@ class Runner:
     async def _disconnect(self) -> None:
         if self._nats is not None:
             await self._nats.close()
+
+    async def _follow_deletions(self) -> None:
+        assert self._nats is not None
+        await self._deletions.run(self._nats)
 
     async def _close_channels(self) -> None:
         for channel in self._channels:

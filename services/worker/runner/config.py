@@ -1,8 +1,6 @@
 """Settings of a runner, from the environment."""
 
-from pydantic import Field
-
-from kit.config import BaseServiceSettings, load
+from kit.config import BaseServiceSettings, Field, load
 
 
 class RunnerSettings(BaseServiceSettings):

@@ -89,7 +89,8 @@ class EventsAppended(_message.Message):
     """EventsAppended is the outbox message of an append, published by the relay to the
     JetStream subject `sessions.log.<session_id>` with the id of its first event as
     `Nats-Msg-Id`. Durable consumers read it; live tails use it to notice that they
-    missed a hint.
+    missed a hint. An append that deletes the session goes to
+    `sessions.log.<session_id>.deleted`, which runners clean up after.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -31,8 +31,10 @@ from services.worker.runner.loop.cache import ConversationCache
 from services.worker.runner.loop.leases import Lease
 from services.worker.runner.loop.turn import Turn, TurnServices
 
-# News for the service wait this long for more, unless it believes that this runner is full.
-ANNOUNCE_LINGER_SECONDS = 0.02
+# News for the service wait this long for more, less while it believes that few turns fit, and not at all while it
+# believes that this runner is full.
+ANNOUNCE_LINGER_SECONDS = 0.25
+SCARCE_LINGER_SECONDS = 0.02
 _CONTEXTS_PER_MESSAGE = 1000
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 2.0
@@ -64,6 +66,7 @@ class Claims:
         self._held: dict[Key, tuple[Turn, asyncio.Task[None]]] = {}
         self._draining = False
         self._news = asyncio.Event()
+        self._scarce = asyncio.Event()
         # What the service believes that fits; None before it was told.
         self._told_free = 0
 
@@ -122,6 +125,7 @@ class Claims:
         """Take no more turns, let running steps end within the grace, and give all turns back."""
         self._draining = True
         self._news.set()
+        self._scarce.set()
         for turn, _ in self._held.values():
             turn.hand_over()
         await self._wait(grace_seconds)
@@ -139,6 +143,7 @@ class Claims:
 
     def _take(self, grant: TurnGrant) -> None:
         self._told_free -= 1
+        self._note_if_scarce()
         lease = Lease(grant.session.id, grant.epoch)
         lease.extend(time.monotonic(), grant.lease_seconds)
         # Renewals keep to the shortest lease that was seen, whatever this process was configured for.
@@ -169,6 +174,10 @@ class Claims:
             else:
                 self._cache.forget(key[0])
             self._news.set()
+
+    def _note_if_scarce(self) -> None:
+        if self._draining or self._told_free <= self._capacity // 4:
+            self._scarce.set()
 
     def _is_due(self, lease: Lease) -> bool:
         return 0 < lease.remaining_seconds() < self._lease_seconds * 0.6
@@ -205,8 +214,11 @@ class Claims:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._lease_seconds):
                     await self._news.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ANNOUNCE_LINGER_SECONDS):
+                    await self._scarce.wait()
             if self._told_free > 1 and not self._draining:
-                await asyncio.sleep(ANNOUNCE_LINGER_SECONDS)
+                await asyncio.sleep(SCARCE_LINGER_SECONDS)
             self._news.clear()
             for request in self._announcements(self._cache.take_changes()):
                 yield request
@@ -215,6 +227,8 @@ class Claims:
         contexts = [CachedContext(session_id=session_id, known_seq=seq) for session_id, seq in known.items()]
         free = 0 if self._draining else max(0, self._capacity - len(self._held))
         self._told_free = free
+        self._scarce.clear()
+        self._note_if_scarce()
         for at in range(0, max(1, len(contexts)), _CONTEXTS_PER_MESSAGE):
             part = contexts[at : at + _CONTEXTS_PER_MESSAGE]
             yield ClaimTurnsRequest(runner_id=self._runner_id, free_slots=free, cached=part)

@@ -1,0 +1,70 @@
+"""Deleted sessions: what they left on this host goes too.
+
+The sessions service announces a deletion on the durable subject `sessions.log.<session_id>.deleted`. Runners that
+share a data folder share one durable consumer, so each deletion is handled by one of them, also if it happened while
+none of them ran. Removing is idempotent; a failure has the message delivered again.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import nats.errors
+from nats.aio.msg import Msg
+from nats.js.api import AckPolicy, ConsumerConfig
+from nats.js.errors import Error as JetStreamError
+
+from kit.nats import Nats
+from kit.telemetry import log
+
+STREAM, SUBJECTS = "SESSIONS", "sessions.log.*.deleted"
+FETCH_SECONDS = 30.0
+ACK_WAIT_SECONDS = 30.0
+RETRY_SECONDS = 5.0
+
+
+class Deletions:
+    """Removes the sandboxes of deleted sessions below `root`."""
+
+    def __init__(self, root: Path, remove: Callable[[str], Awaitable[None]]) -> None:
+        self._name = f"runner-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:16]}"
+        self._remove = remove
+
+    async def run(self, bus: Nats) -> None:
+        """Handle deletions for ever. The stream comes with the first append, the server whenever it comes."""
+        while True:
+            try:
+                await self._follow(bus)
+            except (JetStreamError, nats.errors.Error, OSError) as failure:
+                log.debug("deletions are not followed yet", error=repr(failure))
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _follow(self, bus: Nats) -> None:
+        await bus.wait_connected()
+        consumer = ConsumerConfig(
+            durable_name=self._name,
+            filter_subject=SUBJECTS,
+            ack_policy=AckPolicy.EXPLICIT,
+            ack_wait=ACK_WAIT_SECONDS,
+        )
+        subscription = await bus.jetstream().pull_subscribe(
+            SUBJECTS, durable=self._name, stream=STREAM, config=consumer
+        )
+        while True:
+            try:
+                (message,) = await subscription.fetch(1, timeout=FETCH_SECONDS)
+            except TimeoutError:
+                continue
+            await self._handle(message)
+
+    async def _handle(self, message: Msg) -> None:
+        session_id = message.subject.split(".")[2]
+        try:
+            await self._remove(session_id)
+        except Exception:
+            log.exception("the sandbox of a deleted session could not be removed", session_id=session_id)
+            await message.nak(delay=ACK_WAIT_SECONDS)
+            return
+        log.info("sandbox of a deleted session removed", session_id=session_id)
+        await message.ack()
