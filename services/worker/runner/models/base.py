@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
+from kit.redaction import mask_text
+
 Block = Mapping[str, Any]
 Role = Literal["user", "assistant", "system"]
 
@@ -156,7 +158,7 @@ class ModelErrorKind(StrEnum):
 
 
 class ModelError(Exception):
-    """The vendor did not answer as asked. `message` reaches the log of the session: it must hold no secret."""
+    """The vendor did not answer as asked. `message` reaches the session's log: a key that it quotes is masked."""
 
     def __init__(
         self,
@@ -167,9 +169,9 @@ class ModelError(Exception):
         retry_after_seconds: float | None = None,
         retryable: bool | None = None,
     ) -> None:
-        super().__init__(message)
+        self.message = mask_text(message)
+        super().__init__(self.message)
         self.kind = kind
-        self.message = message
         self.status = status
         self.retry_after_seconds = retry_after_seconds
         self.retryable = kind in _RETRYABLE if retryable is None else retryable
