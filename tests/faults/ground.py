@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -49,8 +49,8 @@ _MODULES = {"runner": "services.worker.runner", "queue": "services.worker.queue"
 class Ground:
     """One platform over several lives: after the death of the whole it starts again on the same port and folder."""
 
-    def __init__(self, data_dir: Path, *, failpoints: str = "") -> None:
-        self._environment = {"MANAGED_AGENTS_LEASE_SECONDS": str(LEASE_SECONDS)}
+    def __init__(self, data_dir: Path, *, failpoints: str = "", environment: Mapping[str, str] | None = None) -> None:
+        self._environment = {"MANAGED_AGENTS_LEASE_SECONDS": str(LEASE_SECONDS), **(environment or {})}
         if failpoints:
             self._environment["MANAGED_AGENTS_FAILPOINTS"] = failpoints
         self.data_dir = data_dir
@@ -105,7 +105,11 @@ class Ground:
 
     async def until_ready(self) -> None:
         """Wait for the gateway to say that it is ready."""
-        await seen(self.platform.is_ready, _BACK_SECONDS, "the platform is ready")
+        process = self.platform.process
+        await seen(
+            lambda: process.poll() is not None or self.platform.is_ready(), _BACK_SECONDS, "the platform is ready"
+        )
+        assert process.poll() is None, self.platform.output()
 
     def holders(self, moment: str) -> list[str]:
         """Names of the runner processes that hold a turn which stands in such a moment."""
