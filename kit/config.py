@@ -2,19 +2,22 @@
 
     class Settings(BaseServiceSettings):
         sessions_address: str
+        capacity: int = Field(64, ge=1)
 
     settings = load(Settings)
 
-Every variable begins with `MANAGED_AGENTS_`. Nothing but a `config.py` reads the environment; the rest of a service
-gets its settings passed. Values that may hold a password or a key are `SecretStr`, so that a logged settings object
-shows none.
+Every variable begins with `MANAGED_AGENTS_`; an empty one counts as unset. Nothing but a `config.py` reads the
+environment; the rest of a service gets its settings passed. Values that may hold a password or a key are `SecretStr`,
+so that a logged settings object shows none. Fields are texts, numbers, paths and secrets, each of them also `| None`:
+too little to load a validation library for in every process.
 """
 
+import os
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import TypeVar
-
-from pydantic import SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from typing import Any, TypeVar, dataclass_transform, get_args, get_type_hints
 
 PREFIX = "MANAGED_AGENTS_"
 
@@ -23,10 +26,64 @@ class ConfigError(Exception):
     """The environment does not describe a process that can run."""
 
 
-class BaseServiceSettings(BaseSettings):
-    """What every process understands; each service adds its own fields."""
+class SecretStr:
+    """A text that shows itself only to whoever asks for it by name."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True)
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def get_secret_value(self) -> str:
+        return self._text
+
+    def __len__(self) -> int:
+        return len(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SecretStr) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return "SecretStr('**********')" if self._text else "SecretStr('')"
+
+    __str__ = __repr__
+
+
+def Field(
+    default: Any = MISSING,
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    validation_alias: str | None = None,
+) -> Any:
+    """A setting with bounds, or one that is read from a variable of another name."""
+    limits = {"ge": ge, "gt": gt, "le": le, "lt": lt}
+    return field(default=default, metadata={"limits": limits, "alias": validation_alias})
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field, field))
+class _Declared:
+    """Makes every subclass a frozen dataclass whose constructor checks what it is given."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        dataclass(frozen=True, kw_only=True, init=False)(cls)
+
+    def __init__(self, **given: Any) -> None:
+        values, faults = _checked(type(self), given)
+        if faults:
+            raise ConfigError("The environment is not usable:\n" + "\n".join(f"  {fault}" for fault in faults))
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+class BaseServiceSettings(_Declared):
+    """What every process understands; each service adds its own fields."""
 
     log_level: str = "info"
     data_dir: Path = Path(".managed-agents")
@@ -35,6 +92,8 @@ class BaseServiceSettings(BaseSettings):
     nats_url: SecretStr | None = None
     internal_token_file: Path | None = None
     supervisor_fd: int | None = None
+    # Where a process says that it serves, by one byte; for whoever started it.
+    ready_fd: int | None = None
     grace_seconds: float = 20.0
 
     def internal_token(self) -> str | None:
@@ -62,16 +121,16 @@ class BaseServiceSettings(BaseSettings):
         return reveal(value)
 
 
-S = TypeVar("S", bound=BaseSettings)
+S = TypeVar("S", bound=BaseServiceSettings)
 
 
 def load(settings: type[S]) -> S:
     """Read the environment. ConfigError lists each variable that is missing or wrong."""
-    try:
-        return settings()
-    except ValidationError as error:
-        lines = [f"  {_variable(settings, fault['loc'])}: {fault['msg']}" for fault in error.errors()]
-        raise ConfigError("The environment is not usable:\n" + "\n".join(lines)) from None
+    found = {}
+    for declared in fields(settings):
+        if value := os.environ.get(_variable(declared.name, declared.metadata)):
+            found[declared.name] = value
+    return settings(**found)
 
 
 def read_secret_file(path: Path, variable: str) -> str:
@@ -90,8 +149,62 @@ def reveal(value: str | SecretStr) -> str:
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
-def _variable(settings: type[BaseSettings], location: tuple[int | str, ...]) -> str:
-    name = str(location[0]) if location else ""
-    field = settings.model_fields.get(name)
-    alias = field.validation_alias if field is not None else None
-    return alias if isinstance(alias, str) else f"{settings.model_config.get('env_prefix', '')}{name}".upper()
+def _variable(name: str, metadata: Mapping[str, Any]) -> str:
+    return metadata.get("alias") or f"{PREFIX}{name}".upper()
+
+
+def _checked(settings: type[_Declared], given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Each field's value in its type, and what is wrong with those that have none."""
+    declared = {one.name: one for one in fields(settings)}
+    if unknown := given.keys() - declared.keys():
+        raise TypeError(f"{settings.__name__} has no setting {', '.join(sorted(unknown))}.")
+    kinds = get_type_hints(settings)
+    values: dict[str, Any] = {}
+    faults: list[str] = []
+    for name, one in declared.items():
+        variable = _variable(name, one.metadata)
+        if name not in given:
+            if one.default is MISSING:
+                faults.append(f"{variable}: is not set, and this process can't run without it")
+            else:
+                values[name] = one.default
+            continue
+        try:
+            values[name] = _converted(given[name], kinds[name])
+            _check_limits(values[name], one.metadata.get("limits") or {})
+        except ValueError as error:
+            faults.append(f"{variable}: {error}")
+    return values, faults
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    choices = get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    wanted = next(choice for choice in choices if choice is not type(None))
+    if type(None) in choices and (value is None or value == "" or (isinstance(value, SecretStr) and not value)):
+        return None
+    if isinstance(value, wanted):
+        return value
+    convert, told = _KINDS[wanted]
+    try:
+        return convert(value)
+    except (ValueError, TypeError):
+        raise ValueError(f"should be {told}") from None
+
+
+_KINDS: dict[type, tuple[Callable[[Any], Any], str]] = {
+    str: (str, "text"),
+    int: (int, "a whole number"),
+    float: (float, "a number"),
+    Path: (Path, "a path"),
+    SecretStr: (SecretStr, "text"),
+}
+
+
+def _check_limits(value: Any, limits: Mapping[str, float | None]) -> None:
+    words = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "less than"}
+    for name, limit in limits.items():
+        if limit is None or value is None:
+            continue
+        within = {"ge": value >= limit, "gt": value > limit, "le": value <= limit, "lt": value < limit}[name]
+        if not within:
+            raise ValueError(f"should be {words[name]} {limit:g}")

@@ -19,9 +19,8 @@ from typing import Any, LiteralString, cast
 
 import psycopg
 from psycopg import sql
-from pydantic import SecretStr
 
-from kit.config import reveal
+from kit.config import SecretStr, reveal
 from kit.telemetry import log
 
 _FILE_NAME = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")

@@ -20,9 +20,8 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import SlowConsumerError
 from nats.js import JetStreamContext
-from pydantic import SecretStr
 
-from kit.config import reveal
+from kit.config import SecretStr, reveal
 from kit.errors import Unavailable
 from kit.telemetry import inject, log, register_secret
 

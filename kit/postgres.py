@@ -27,9 +27,8 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import class_row, tuple_row
-from pydantic import SecretStr
 
-from kit.config import reveal
+from kit.config import SecretStr, reveal
 from kit.errors import Internal, Unavailable, WriteConflict
 from kit.telemetry import log, register_secret
 

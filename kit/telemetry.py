@@ -21,12 +21,16 @@ from contextvars import ContextVar
 from typing import Any
 
 import orjson
-import structlog
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from kit.lean import without
 from kit.redaction import mask_keys, mask_text, register_secret
+
+with without("rich"):
+    # It would only draw tracebacks for a terminal; ours are JSON.
+    import structlog
 
 __all__ = [
     "bind_request_id",

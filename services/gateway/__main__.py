@@ -1,8 +1,6 @@
 """`python -m services.gateway`."""
 
-from kit import lifecycle
-
-from .app import build
+from kit.lifecycle import main
 
 if __name__ == "__main__":
-    lifecycle.run(build)
+    main("services.gateway.app")

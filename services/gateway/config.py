@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field, SecretStr, field_validator
-
-from kit.config import BaseServiceSettings
+from kit.config import BaseServiceSettings, Field, SecretStr
 
 DEFAULT_VERSIONS = ("2023-06-01", "2026-10-21")
 
@@ -28,11 +26,6 @@ class GatewaySettings(BaseServiceSettings):
     shutdown_seconds: float = Field(default=10.0, gt=0, le=300)
     # Seconds that one call to a service may take.
     call_seconds: float = Field(default=15.0, gt=0, le=300)
-
-    @field_validator("api_key")
-    @classmethod
-    def _empty_key_is_none(cls, value: SecretStr | None) -> SecretStr | None:
-        return value if value is not None and value.get_secret_value() else None
 
     def supported_versions(self) -> frozenset[str]:
         """The `anthropic-version` values that are admitted."""

@@ -1,7 +1,6 @@
 """Runs the scheduler process."""
 
-from kit.lifecycle import run
-from services.scheduler.app import build
+from kit.lifecycle import main
 
 if __name__ == "__main__":
-    run(build)
+    main("services.scheduler.app")

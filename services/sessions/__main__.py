@@ -1,7 +1,6 @@
 """`python -m services.sessions` runs one replica."""
 
-from kit.lifecycle import run
-from services.sessions.app import build
+from kit.lifecycle import main
 
 if __name__ == "__main__":
-    run(build)
+    main("services.sessions.app")

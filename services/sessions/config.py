@@ -1,8 +1,6 @@
 """What the sessions service reads from its environment."""
 
-from pydantic import Field
-
-from kit.config import BaseServiceSettings
+from kit.config import BaseServiceSettings, Field
 
 
 class Settings(BaseServiceSettings):

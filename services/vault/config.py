@@ -6,9 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import SecretStr
-
-from kit.config import BaseServiceSettings, ConfigError, load, read_secret_file
+from kit.config import BaseServiceSettings, ConfigError, SecretStr, load, read_secret_file
 
 
 class VaultSettings(BaseServiceSettings):

@@ -1,7 +1,6 @@
 """Runs the queue process."""
 
-from kit.lifecycle import run
-from services.worker.queue.app import build
+from kit.lifecycle import main
 
 if __name__ == "__main__":
-    run(build)
+    main("services.worker.queue.app")

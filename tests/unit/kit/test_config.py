@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-from pydantic import Field, SecretStr
 
 from kit import failpoints
-from kit.config import BaseServiceSettings, ConfigError, load
+from kit.config import BaseServiceSettings, ConfigError, Field, SecretStr, load
 
 
 class Settings(BaseServiceSettings):
