@@ -90,7 +90,9 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
             relaxed=request.relaxed_durability and end is None,
         )
         response = turns_pb2.AppendTurnEventsResponse(last_seq=moved.state.last_seq, ended=moved.ended)
-        if not moved.ended:
+        if moved.ended:
+            self._operations.room.learn(moved.state.turn_holder, request.session_id, moved.state.last_seq)
+        else:
             response.interrupt_seq = moved.state.interrupt_seq
             if moved.state.input_seq > request.known_seq:
                 response.new_events.extend(await self._new_events(workspace_id, moved, request.known_seq))

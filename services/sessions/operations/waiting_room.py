@@ -81,6 +81,14 @@ class WaitingRoom:
             seat.free = free
             self._look()
 
+    def learn(self, runner_id: str, session_id: str, seq: int) -> None:
+        """A runner that just ended a turn has the session's context up to there, and need not say so first.
+
+        Should it have dropped the context at once, it reads the log, as for any that it turns out not to have.
+        """
+        if (seat := self._seats.get(runner_id)) is not None:
+            seat.know(session_id, seq)
+
     def distrust(self, runner_id: str) -> None:
         """A runner let a lease run out, so it may hang: it gets no more turns until it is heard of again."""
         if (seat := self._seats.get(runner_id)) is not None:
