@@ -25,7 +25,10 @@ _SETTLED_SECONDS = 60.0
 
 
 class Child:
-    """`ready` resolves once the process serves; `say` tells the person at the terminal about crashes."""
+    """`answers` resolves once a process that says it serves also answers; `say` tells about crashes.
+
+    A process says that it serves by one byte on a pipe of its own: no polling, and no client of its protocol in here.
+    """
 
     def __init__(
         self,
@@ -33,18 +36,19 @@ class Child:
         folder: DataFolder,
         *,
         supervisor_fd: int,
-        ready: Callable[[], Awaitable[None]],
+        answers: Callable[[], Awaitable[None]],
         say: Callable[[str], None],
     ) -> None:
         self.name = process.name
         self._process = process
         self._folder = folder
         self._supervisor_fd = supervisor_fd
-        self._ready = ready
+        self._answers = answers
         self._say = say
         self._running: asyncio.subprocess.Process | None = None
         self._stopping = False
         self._log_mark = 0
+        self._hears: int | None = None
 
     @property
     def pid(self) -> int | None:
@@ -53,10 +57,12 @@ class Child:
     async def start(self) -> None:
         self._folder.rotate_log(self.name)
         path = self._folder.log(self.name)
-        inherited = [self._supervisor_fd]
+        self._stop_hearing()
+        self._hears, says = os.pipe()
+        inherited = [self._supervisor_fd, says]
         if self._folder.services_lock is not None:
             inherited.append(self._folder.services_lock)
-        environment = {**self._process.environment, f"{PREFIX}SUPERVISOR_FD": str(self._supervisor_fd)}
+        descriptors = {f"{PREFIX}SUPERVISOR_FD": str(self._supervisor_fd), f"{PREFIX}READY_FD": str(says)}
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             self._log_mark = os.fstat(log).st_size
@@ -69,19 +75,20 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env={**self._process.environment, **descriptors},
                 cwd=self._folder.path,
                 start_new_session=True,
                 pass_fds=inherited,
             )
         finally:
             os.close(log)
+            os.close(says)
         self._folder.record_pid(self._running.pid)
 
     async def until_ready(self, timeout_seconds: float) -> None:
         """Return when it serves; CannotStart, in the words of its log, when it ends or stays silent."""
         assert self._running is not None
-        ready, ended = asyncio.ensure_future(self._ready()), asyncio.ensure_future(self._running.wait())
+        ready, ended = asyncio.ensure_future(self._serves()), asyncio.ensure_future(self._running.wait())
         try:
             await asyncio.wait({ready, ended}, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
@@ -93,6 +100,26 @@ class Child:
             for task in (ready, ended):
                 task.cancel()
             await asyncio.gather(ready, ended, return_exceptions=True)
+            self._stop_hearing()
+
+    async def _serves(self) -> None:
+        """Return when it has said so, and answers. The end of file before that means that it ended."""
+        loop, hears = asyncio.get_running_loop(), self._hears
+        assert hears is not None
+        readable = asyncio.Event()
+        loop.add_reader(hears, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(hears)
+        if not os.read(hears, 1):
+            await asyncio.Event().wait()
+        await self._answers()
+
+    def _stop_hearing(self) -> None:
+        if self._hears is not None:
+            os.close(self._hears)
+            self._hears = None
 
     async def keep_running(self, ready_seconds: float) -> None:
         """Start it again whenever it ends, more slowly the more often it does, until `stop`."""
@@ -122,6 +149,7 @@ class Child:
         self._stopping = True
         if self._running is None:
             return
+        self._stop_hearing()
         if self._running.returncode is None:
             self._running.terminate()
         try:

@@ -21,6 +21,7 @@ _PARTICULAR = {
     "LISTEN",
     "NATS_URL",
     "PORT",
+    "READY_FD",
     "SECRET_KEY",
     "SECRET_KEY_FILE",
     "SUPERVISOR_FD",

@@ -1,11 +1,9 @@
-"""Asking a process whether it is ready: gRPC health for services, the readiness route for the gateway."""
+"""Asking the gateway over HTTP whether it is ready."""
 
 import asyncio
 import functools
 import ipaddress
-import os
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from cli.catalog import Process
 
@@ -13,34 +11,10 @@ _RETRY_SECONDS = 0.03
 _REQUEST_SECONDS = 5.0
 
 
-async def until_ready(process: Process, *, host: str, port: int, token: str) -> None:
-    """Return once the process says that it serves."""
-    if process.listen:
-        await _until_grpc_ready(process.listen, token)
-    else:
+async def until_answering(process: Process, *, host: str, port: int) -> None:
+    """Return once the gateway finds every service; any other process serves when it says so."""
+    if not process.listen:
         await until(functools.partial(http_ready, host, port))
-
-
-async def _until_grpc_ready(listen: str, token: str) -> None:
-    await until(functools.partial(_exists, listen.removeprefix("unix:")))
-    # Imported late: it costs a tenth of a second that the services can use to start.
-    import grpc
-    from grpc_health.v1 import health_pb2, health_pb2_grpc
-
-    metadata = (("authorization", f"Bearer {token}"),)
-    options = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200)]
-    async with grpc.aio.insecure_channel(listen, options=options) as channel:
-        # The generated stub's methods are set at run time, out of a type checker's sight.
-        stub: Any = health_pb2_grpc.HealthStub(channel)
-        while True:
-            try:
-                watch = stub.Watch(health_pb2.HealthCheckRequest(), metadata=metadata, wait_for_ready=True)
-                async for answer in watch:
-                    if answer.status == health_pb2.HealthCheckResponse.SERVING:
-                        watch.cancel()
-                        return
-            except grpc.aio.AioRpcError:
-                await asyncio.sleep(_RETRY_SECONDS)
 
 
 async def until(condition: Callable[[], Awaitable[bool]], *, every_seconds: float = _RETRY_SECONDS) -> None:
@@ -49,10 +23,6 @@ async def until(condition: Callable[[], Awaitable[bool]], *, every_seconds: floa
         if await condition():
             return
         await asyncio.sleep(every_seconds)
-
-
-async def _exists(path: str) -> bool:
-    return os.access(path, os.F_OK)
 
 
 def reachable_host(host: str) -> str:

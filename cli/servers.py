@@ -1,5 +1,6 @@
 """The database and the message server below the services: embedded in the data folder, or the operator's own."""
 
+import functools
 import hashlib
 import hmac
 import threading
@@ -54,14 +55,18 @@ class Foundation:
         return self._nats.start() if self._nats is not None else str(self._nats_url)
 
     def _start_databases(self) -> dict[str, str]:
-        # Imported here: loading the driver takes time that NATS can use.
+        if self._postgres is None:
+            return self._prepare_external()
+        administrator = self._postgres.start()
+        self._postgres.once(f"{DATABASE}.{'.'.join(ROLES)}", functools.partial(_prepare, administrator))
+        return {role: self._postgres.address_of(role, DATABASE) for role in ROLES}
+
+    def _prepare_external(self) -> dict[str, str]:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
 
         from kit.embedded.roles import create_role_and_schema
 
-        if self._postgres is not None:
-            return create_role_and_schema(self._postgres.start(), DATABASE, ROLES)
         assert self._database_url is not None
         try:
             database = str(conninfo_to_dict(self._database_url).get("dbname") or DATABASE)
@@ -78,6 +83,13 @@ class Foundation:
         """The same at each start, known only to whoever reads the data folder's key."""
         key = self._folder.secret_key.read_bytes().strip()
         return hmac.digest(key, f"database role {role}".encode(), hashlib.sha256).hex()
+
+
+def _prepare(administrator: str) -> None:
+    # Imported here: the driver is a tenth of a second and ten megabytes, and only a first start needs it.
+    from kit.embedded.roles import create_role_and_schema
+
+    create_role_and_schema(administrator, DATABASE, ROLES)
 
 
 def _first_line(error: Exception) -> str:

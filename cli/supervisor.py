@@ -156,11 +156,12 @@ class Supervisor:
 
     def _make_children(self, servers: Servers) -> None:
         assert self._pipe is not None
-        token = self.folder.internal_token.read_text().strip()
         host, port = self._options.host, self._options.port
         for process in self._processes(servers):
-            ready = functools.partial(health.until_ready, process, host=host, port=port, token=token)
-            self._children.append(Child(process, self.folder, supervisor_fd=self._pipe[0], ready=ready, say=self._say))
+            answers = functools.partial(health.until_answering, process, host=host, port=port)
+            self._children.append(
+                Child(process, self.folder, supervisor_fd=self._pipe[0], answers=answers, say=self._say)
+            )
 
     async def _watch(self) -> None:
         """Bring back an embedded server that died, and keep logs within bounds."""

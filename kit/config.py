@@ -92,8 +92,6 @@ class BaseServiceSettings(_Declared):
     nats_url: SecretStr | None = None
     internal_token_file: Path | None = None
     supervisor_fd: int | None = None
-    # Where a process says that it serves, by one byte; for whoever started it.
-    ready_fd: int | None = None
     grace_seconds: float = 20.0
 
     def internal_token(self) -> str | None:
@@ -131,6 +129,12 @@ def load(settings: type[S]) -> S:
         if value := os.environ.get(_variable(declared.name, declared.metadata)):
             found[declared.name] = value
     return settings(**found)
+
+
+def ready_fd() -> int | None:
+    """Where a process says by one byte that it serves, if whoever started it wants to hear."""
+    text = os.environ.get(f"{PREFIX}READY_FD", "")
+    return int(text) if text.isdigit() else None
 
 
 def read_secret_file(path: Path, variable: str) -> str:

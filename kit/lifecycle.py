@@ -35,7 +35,7 @@ from typing import Any, NoReturn
 import uvloop
 
 from kit import telemetry
-from kit.config import ConfigError
+from kit.config import ConfigError, ready_fd
 from kit.lean import without
 from kit.telemetry import log
 
@@ -175,8 +175,17 @@ async def _started(build: Callable[[], Awaitable[Service]], asked: asyncio.Event
     if service.supervisor_fd is not None:
         _watch_supervisor(service.supervisor_fd, asked)
     await service.start()
+    _say_ready()
     _spare_the_collector()
     return service
+
+
+def _say_ready() -> None:
+    descriptor = ready_fd()
+    if descriptor is not None:
+        with suppress(OSError):
+            os.write(descriptor, b"\n")
+            os.close(descriptor)
 
 
 def _spare_the_collector() -> None:

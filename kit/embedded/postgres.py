@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -69,7 +69,19 @@ class EmbeddedPostgres(SharedServer):
         return pid if processes.runs(pid, program="postgres", folder=self._cluster) else None
 
     def address(self) -> str:
-        return dsn(user=SUPERUSER, database="postgres", host=str(self.socket_dir))
+        return self.address_of(SUPERUSER, "postgres")
+
+    def address_of(self, user: str, database: str) -> str:
+        """Where a role reaches a database of this server."""
+        return dsn(user=user, database=database, host=str(self.socket_dir))
+
+    def once(self, name: str, prepare: Callable[[], object]) -> None:
+        """Do something to the running cluster that lasts. The note that it was done lies in the cluster, and goes
+        with it; one that is lost only makes it be done again, so `prepare` must bear that."""
+        note = self._cluster / f"{name}.done"
+        if not note.exists():
+            prepare()
+            note.touch(mode=0o600)
 
     def _leave(self) -> None:
         super()._leave()
