@@ -13,7 +13,7 @@ KINDS = (
     *("mid request", "mid tool", "gateway", "sessions", "pause", "postgres", "nats", "vault", "everything"),
     *("scheduler", "queue", "runner-2", "supervisor"),
 )
-MOMENT_SECONDS = 30
+MOMENT_SECONDS = 90
 
 
 class Nemesis:

@@ -19,7 +19,7 @@ from kit.testing import await_until
 from tests.support.api import Api, Event, Reader, Refused, message, tool
 
 PAUSE_SECONDS = 0.1
-SETTLE_SECONDS = 120
+SETTLE_SECONDS = 300
 INTERRUPT = {"type": "user.interrupt"}
 STATUS = ("session.status_running", "session.status_rescheduled", "session.status_idle")
 
