@@ -9,16 +9,21 @@ import asyncio
 import time
 
 from kit.errors import DomainError
+from kit.postgres import Tx
 from kit.telemetry import log
 from services.sessions.domain import turn
+from services.sessions.domain.log import LoggedEvent
 from services.sessions.domain.move import Moved
-from services.sessions.domain.session_state import TurnState
+from services.sessions.domain.session_state import SessionState, TurnState
 from services.sessions.operations.core import Operations, new_event_id
 from services.sessions.operations.writer import Written
 from services.sessions.store.idempotency import IdempotencyStore
+from services.sessions.store.log import LogStore
 from services.sessions.store.turns import TurnStore
 
 MAX_EXPIRED = 100
+# Events of one model request with all its calls are far fewer.
+MAX_TAIL = 1000
 FORGET_SECONDS = 3600.0
 
 
@@ -63,7 +68,7 @@ class Sweeper:
             expired = await store.still_expired([state.id for state in states])
             now = operations.clock.now()
             moves: list[tuple[Moved, dict[str, str]]] = [
-                (turn.expire(state, now, new_event_id), {})
+                (turn.expire(state, now, new_event_id, await _tail(tx, state)), {})
                 for state in states
                 if state.id in expired and state.turn_state is TurnState.LEASED
             ]
@@ -80,3 +85,10 @@ class Sweeper:
             operations.room.distrust(moved.before.turn_holder)
         await operations.writer.settle(written)
         return len(moves)
+
+
+async def _tail(tx: Tx, state: SessionState) -> list[LoggedEvent]:
+    """What a turn may have left open; only read where nobody else will close it."""
+    if not turn.is_last_attempt(state):
+        return []
+    return await LogStore(tx.for_workspace(state.workspace_id)).newest_context(state.id, MAX_TAIL)

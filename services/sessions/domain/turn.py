@@ -23,7 +23,7 @@ epoch and no lease can only be a repeat of what ended the turn, and an append wi
 epoch is stale.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -33,7 +33,8 @@ import orjson
 
 from services.sessions.domain import inputs, turn_events
 from services.sessions.domain.inbound import ClientEvent
-from services.sessions.domain.log import Draft
+from services.sessions.domain.leftovers import closing_events
+from services.sessions.domain.log import Draft, LoggedEvent
 from services.sessions.domain.move import END_TURN, RETRIES_EXHAUSTED, Move, Moved
 from services.sessions.domain.session_errors import SessionEnded, SessionRunning
 from services.sessions.domain.session_state import (
@@ -166,12 +167,23 @@ def _take(state: SessionState, runner_id: str) -> None:
     state.pending = ()
 
 
-def expire(state: SessionState, now: datetime, new_id: NewId) -> Moved:
-    """Takes a turn from a holder whose lease ran out: the next runner gets it, up to a limit."""
+def is_last_attempt(state: SessionState) -> bool:
+    """Whether the turn is given up when its lease runs out."""
+    return state.turn_attempt >= MAX_LOST_ATTEMPTS
+
+
+def expire(state: SessionState, now: datetime, new_id: NewId, tail: Sequence[LoggedEvent] = ()) -> Moved:
+    """Takes a turn from a holder whose lease ran out: the next runner gets it, up to a limit.
+
+    At the limit, `tail` is the end of the log's context events: what they leave open is closed.
+    """
     assert state.turn_state is TurnState.LEASED, "only a held turn expires"
     move = Move(state, now, new_id)
     move.state.turn_epoch += 1
-    if move.state.turn_attempt >= MAX_LOST_ATTEMPTS:
+    if is_last_attempt(state):
+        for event_type, fields in closing_events(tail):
+            move.write(event_type, fields)
+            move.state.input_seq = move.state.last_seq
         move.write("session.error", turn_events.lost_runner_error(move.state.turn_attempt))
         move.mark_read(move.state.last_seq)
         move.close_turn(RETRIES_EXHAUSTED)

@@ -168,6 +168,18 @@ class LogStore:
         )
         return [_logged(row) for row in rows]
 
+    async def newest_context(self, session_id: str, limit: int) -> list[LoggedEvent]:
+        """The newest events that shape the model's context, in the order of their seq."""
+        rows = await self._tx.all(
+            """
+            SELECT id, seq, type, created_at, body FROM events
+            WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND in_context
+            ORDER BY seq DESC LIMIT %(limit)s
+            """,
+            {"session_id": session_id, "limit": limit},
+        )
+        return [_logged(row) for row in reversed(rows)]
+
     async def inputs(self, session_id: str, after_seq: int, up_to_seq: int, limit: int) -> list[LoggedEvent]:
         """Client events that shape the model's context, after one seq and up to another."""
         rows = await self._tx.all(

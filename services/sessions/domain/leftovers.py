@@ -1,0 +1,65 @@
+"""What a turn that is given up left open in the log, and the events that close it.
+
+A runner closes these itself where another one goes on with the turn; where nobody does,
+the service has to: a model request gets its end, a call gets a result that says that its
+outcome is unknown. Nothing is ever run again.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from services.sessions.domain.log import LoggedEvent
+
+UNKNOWN_TEXT = (
+    "work_outcome_unknown: the platform lost the process that ran this call, so whether it took effect is not known."
+)
+_CALLS = ("agent.tool_use", "agent.mcp_tool_use", "agent.custom_tool_use")
+_ANSWERS = {
+    "agent.tool_result": "tool_use_id",
+    "agent.mcp_tool_result": "mcp_tool_use_id",
+    "user.custom_tool_result": "custom_tool_use_id",
+    "user.tool_result": "tool_use_id",
+}
+_NO_USAGE = {
+    "input_tokens": 0,
+    "output_tokens": 0,
+    "cache_read_input_tokens": 0,
+    "cache_creation_input_tokens": 0,
+}
+
+
+def closing_events(tail: Sequence[LoggedEvent]) -> list[tuple[str, dict[str, Any]]]:
+    """Types and fields of the events that close what `tail`, the newest context events in order, leaves open."""
+    request_id, calls = "", dict[str, str]()
+    for event in tail:
+        if event.type == "span.model_request_start":
+            request_id = event.id
+        elif event.type == "span.model_request_end":
+            request_id = ""
+        elif event.type in _CALLS:
+            calls[event.id] = _block_id(event)
+        elif event.type in _ANSWERS:
+            answered = orjson.loads(event.body).get(_ANSWERS[event.type])
+            calls.pop(answered, None)
+    ends = [("span.model_request_end", _request_end(request_id))] if request_id else []
+    return ends + [("agent.tool_result", _unknown(event_id, block_id)) for event_id, block_id in calls.items()]
+
+
+def _block_id(event: LoggedEvent) -> str:
+    content = orjson.loads(event.body).get("content") or [{}]
+    return str(content[0].get("id") or event.id)
+
+
+def _request_end(start_id: str) -> dict[str, Any]:
+    return {"model_request_start_id": start_id, "model_usage": _NO_USAGE, "is_error": True}
+
+
+def _unknown(event_id: str, block_id: str) -> dict[str, Any]:
+    return {
+        "tool_use_id": event_id,
+        "content": [{"type": "text", "text": UNKNOWN_TEXT}],
+        "is_error": True,
+        "metadata": {"tool_use_id": block_id},
+    }
