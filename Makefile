@@ -51,6 +51,10 @@ test: setup clients lint ## Run every check and test
 test-unit: setup ## Run the tests that need no server
 	@$(BIN)/python -m pytest tests/unit
 
+.PHONY: faults
+faults: setup ## Kill and pause everything 200 times under 50 sessions
+	@$(BIN)/python -m pytest tests/faults --kills 200 --sessions 50
+
 .PHONY: lint
 lint: setup ## Check style, imports and contracts
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .
