@@ -71,10 +71,10 @@ async def pages(client: Client, session: str, walks: int) -> Figures:
     """Through the whole log, page after page, by one reader that decodes what it reads."""
     events, each, began = 0, [], time.perf_counter()
     for _ in range(walks):
-        cursor = ""
+        start, cursor = f"/v1/sessions/{session}/events?limit=100", ""
         while cursor is not None:
             asked = time.perf_counter()
-            page = orjson.loads(await client.get(f"/v1/sessions/{session}/events?limit=100&page={cursor}"))
+            page = orjson.loads(await client.get(f"{start}&page={cursor}" if cursor else start))
             each.append(time.perf_counter() - asked)
             events += len(page["data"])
             cursor = page["next_page"]

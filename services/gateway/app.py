@@ -28,12 +28,11 @@ from .operation import Operation
 from .operation.dispatch import build_routes, no_route
 from .operation.docs import page as reference_page
 from .operation.openapi import document
-from .operation.protocol import EnvelopeProtocol
 from .operation.shell import Shell
 from .routes import agents, environments, models, sessions
 from .routes.events import EventRoutes
 from .routes.runtime import RuntimeRoutes
-from .streams import Hub
+from .streams import Hub, StreamProtocol
 
 TITLE = "managed-agents"
 
@@ -116,7 +115,7 @@ class HttpServer:
             uvicorn.Config(
                 app,
                 loop="none",
-                http=EnvelopeProtocol,
+                http=StreamProtocol,
                 ws="none",
                 lifespan="off",
                 access_log=False,

@@ -6,6 +6,7 @@ event once and in the order of its seq, whatever is lost in between.
 """
 
 from .hub import Hub
+from .line import StreamProtocol
 from .response import EventStream
 
-__all__ = ["EventStream", "Hub"]
+__all__ = ["EventStream", "Hub", "StreamProtocol"]

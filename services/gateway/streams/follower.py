@@ -3,6 +3,9 @@
 While a stream replays the log, live frames are kept aside; when the replay is done they
 follow, without those that it already brought. A reader that falls behind by more than
 `MAX_WAITING_BYTES` is cut and resumes by its cursor: it slows nobody else.
+
+With a line under it, a follower writes what comes at once and wakes nobody. Only what the
+line refuses waits here, and until that has gone out nothing may overtake it.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from .frames import ENDING_TYPES, PING, Frame
+from .line import Line, framed
 
 MAX_WAITING_BYTES = 8 * 1024 * 1024
+_PING_CHUNK = framed(PING)
 
 
 class Follower:
@@ -22,13 +27,16 @@ class Follower:
     __slots__ = (
         "_aside",
         "_ended",
+        "_in_hand",
         "_last_sent_at",
+        "_line",
         "_previewed",
         "_size",
         "_stop_after",
         "_unread",
         "_waiting",
         "_woken",
+        "abandoned",
         "delta_types",
         "last_seq",
         "overflowed",
@@ -46,11 +54,15 @@ class Follower:
         self.delta_types = frozenset(delta_types)
         self.last_seq = 0
         self.overflowed = False
+        self.abandoned = False
         self._stop_after = stop_after
         self._aside: list[Frame] | None = []
         self._waiting: list[bytes] = []
         self._size = 0
         self._ended = False
+        self._line: Line | None = None
+        # What `next` gave out may not be on the wire yet.
+        self._in_hand = True
         self._woken = asyncio.Event()
         self._previewed: set[str] = set()
         self._unread: set[int] = set()
@@ -60,6 +72,10 @@ class Follower:
     def wants_previews(self) -> bool:
         """Whether the client asked for deltas."""
         return bool(self.delta_types)
+
+    def write_to(self, line: Line) -> None:
+        """Write directly from now on, where nothing waits before it."""
+        self._line = line
 
     def note_unread(self, seqs: Iterable[int]) -> None:
         """The client was sent these events before the model read them; each has an update to come."""
@@ -88,20 +104,18 @@ class Follower:
             self._previewed.discard(frame.event_id)
             self._put(frame.bytes_for(self.published))
             if frame.type in ENDING_TYPES or (self._stop_after is not None and self._stop_after(frame)):
-                self._ended = True
-        self._woken.set()
+                self.end()
 
-    def push_joined(self, joined: bytes, first_seq: int, last_seq: int) -> bool:
-        """Contiguous new frames in one piece; False where this stream needs them one by one."""
+    def push_joined(self, joined: bytes, chunk: bytes, first_seq: int, last_seq: int) -> bool:
+        """Contiguous new frames in one piece, also framed; False where this stream needs them one by one."""
         needs_each = self._previewed or self._stop_after is not None
         if self._aside is not None or first_seq != self.last_seq + 1 or needs_each:
             return False
         self.last_seq = last_seq
-        self._put(joined)
-        self._woken.set()
+        self._put(joined, chunk)
         return True
 
-    def push_preview(self, event_type: str, event_id: str, is_start: bool, frame: bytes) -> None:
+    def push_preview(self, event_type: str, event_id: str, is_start: bool, frame: bytes, chunk: bytes) -> None:
         """A preview, if the client wants its type and heard its start."""
         if self._aside is not None or event_type not in self.delta_types:
             return
@@ -109,38 +123,48 @@ class Follower:
             return
         if is_start:
             self._previewed.add(event_id)
-        self._put(frame)
-        self._woken.set()
+        self._put(frame, chunk)
 
     def ping_if_quiet(self, quiet_since: float) -> None:
         """Keep proxies from dropping the connection."""
         if self._last_sent_at < quiet_since and not self._waiting:
-            self._last_sent_at = time.monotonic()
-            self._waiting.append(PING)
-            self._woken.set()
+            self._put(PING, _PING_CHUNK)
 
     def end(self) -> None:
         """Nothing more comes; what waits is still sent."""
         self._ended = True
         self._woken.set()
 
+    def abandon(self) -> None:
+        """The client has gone."""
+        self.abandoned = True
+        self._waiting.clear()
+        self.end()
+
     async def next(self) -> bytes | None:
-        """Everything that waits, as soon as something does; None at the end."""
+        """Everything that waits, as soon as something does; None at the end. Asking again means that it was sent."""
+        self._in_hand = False
         while not self._waiting:
             if self._ended or self.overflowed:
                 return None
             self._woken.clear()
             await self._woken.wait()
+        self._in_hand = True
         self._last_sent_at = time.monotonic()
         waiting, self._waiting, self._size = self._waiting, [], 0
         return waiting[0] if len(waiting) == 1 else b"".join(waiting)
 
-    def _put(self, data: bytes) -> None:
+    def _put(self, data: bytes, chunk: bytes | None = None) -> None:
         if self._ended or self.overflowed or not data:
+            return
+        line = None if self._waiting or self._in_hand else self._line
+        if line is not None and line.write(framed(data) if chunk is None else chunk):
+            self._last_sent_at = time.monotonic()
             return
         self._size += len(data)
         if self._size > MAX_WAITING_BYTES:
             self.overflowed = True
             self._waiting.clear()
-            return
-        self._waiting.append(data)
+        else:
+            self._waiting.append(data)
+        self._woken.set()

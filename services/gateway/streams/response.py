@@ -7,19 +7,27 @@ follow. A client that disconnects cancels the sending at once; the session never
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
 from kit import telemetry
 from kit.ids import is_id
-from managed_agents.sessions.v1.sessions_pb2 import GetSessionRequest, ReadEventsRequest, SessionStatus
+from managed_agents.sessions.v1.sessions_pb2 import (
+    GetSessionRequest,
+    ReadEventsRequest,
+    ReadEventsResponse,
+    SessionStatus,
+)
 
 from ..errors import describe
 from ..operation import Call
 from .follower import Follower
 from .frames import ENDING_TYPES, Frame, error_frame, frame_of
 from .hub import Hub
+from .line import Line
+from .tail import Tail
 
 NOTHING_AFTER = 2**62
 ENDED = (SessionStatus.SESSION_STATUS_TERMINATED, SessionStatus.SESSION_STATUS_TIMED_OUT)
@@ -29,6 +37,7 @@ HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 StopAfter = Callable[[Frame], bool]
+Batches = AsyncIterator[ReadEventsResponse]
 
 
 class EventStream:
@@ -61,53 +70,59 @@ class EventStream:
             # It names no session and might not do as a subject: refused in the service's own words.
             await self._call.ask(self._call.clients.sessions.GetSession, GetSessionRequest(session_id=self._session_id))
         tail = await self._hub.join(self._session_id, self._follower, self._call.context)
-        batches = None
+        line = Line.of(scope)
         try:
-            after_seq = NOTHING_AFTER if self._after_seq is None else self._after_seq
-            request = ReadEventsRequest(session_id=self._session_id, after_seq=after_seq)
-            batches = aiter(self._call.follow(self._call.clients.events.ReadEvents, request))
-            # The first batch carries every refusal, so it is awaited before the answer begins.
-            first = await anext(batches)
-            tail.begin_at(first.last_seq)
-            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-            sending = asyncio.create_task(self._send(send, first, batches))
-            leaving = asyncio.create_task(_disconnected(receive))
-            done, pending = await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            for task in pending:
-                task.cancel()
-            await asyncio.gather(*pending, return_exceptions=True)
-            if sending in done:
-                sending.result()
+            if line is None:
+                await _while_there(receive, self._serve(send, tail, None))
+            else:
+                line.watch(self._follower.abandon)
+                await self._serve(send, tail, line)
         finally:
-            if batches is not None:
-                await batches.aclose()
+            if line is not None:
+                line.release()
             await self._hub.leave(tail, self._follower)
 
-    async def _send(self, send: Send, first, batches) -> None:
-        try:
-            last_seq, ended = await self._replay(send, first, batches)
-            if not ended:
-                self._follower.follow_from(last_seq)
-                while not self._hub.closing and (data := await self._follower.next()) is not None:
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
-        except Exception as error:
-            answer = describe(error, published=self._call.published, request_id=self._call.request_id)
-            body = error_frame(answer.body(self._call.request_id))
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+    async def _serve(self, send: Send, tail: Tail, line: Line | None) -> None:
+        last_seq = await self._begin(send, tail)
+        if last_seq is not None:
+            if line is not None:
+                self._follower.write_to(line)
+            self._follower.follow_from(last_seq)
+            while not self._hub.closing and (data := await self._follower.next()) is not None:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
         if self._follower.overflowed:
             telemetry.log.warning("slow stream cut", session_id=self._session_id)
         await send({"type": "http.response.body", "body": b""})
 
-    async def _replay(self, send: Send, first, batches) -> tuple[int, bool]:
-        """Send the log after the cursor; where it ended, and whether nothing can follow."""
+    async def _begin(self, send: Send, tail: Tail) -> int | None:
+        """Head and replay; the seq after which to follow, or None where nothing can come after it."""
+        after_seq = NOTHING_AFTER if self._after_seq is None else self._after_seq
+        request = ReadEventsRequest(session_id=self._session_id, after_seq=after_seq)
+        batches = aiter(self._call.follow(self._call.clients.events.ReadEvents, request))
+        try:
+            # The first batch carries every refusal, so it is awaited before the answer begins.
+            first = await anext(batches)
+            tail.begin_at(first.last_seq)
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            return await self._replay(send, first, batches)
+        finally:
+            await batches.aclose()
+
+    async def _replay(self, send: Send, first: ReadEventsResponse, batches: Batches) -> int | None:
         # The head goes out at once: a client may wait for it before it sends its message.
         await send({"type": "http.response.body", "body": b": open\n\n", "more_body": True})
-        if await self._send_batch(send, first):
-            return first.last_seq, True
-        async for batch in batches:
-            if await self._send_batch(send, batch):
-                return batch.last_seq, True
-        return first.last_seq, first.status in ENDED
+        try:
+            if await self._send_batch(send, first):
+                return None
+            async for batch in batches:
+                if self._follower.abandoned or await self._send_batch(send, batch):
+                    return None
+        except Exception as error:
+            answer = describe(error, published=self._call.published, request_id=self._call.request_id)
+            body = error_frame(answer.body(self._call.request_id))
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+            return None
+        return None if first.status in ENDED else first.last_seq
 
     async def _send_batch(self, send: Send, batch) -> bool:
         if not batch.events:
@@ -126,6 +141,19 @@ class EventStream:
             if stops or frame.type in ENDING_TYPES:
                 return frames[: index + 1], True
         return frames, False
+
+
+async def _while_there(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work for as long as the client stays."""
+    sending, leaving = asyncio.create_task(work), asyncio.create_task(_disconnected(receive))
+    try:
+        done, _ = await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if sending in done:
+            sending.result()
+    finally:
+        for task in (sending, leaving):
+            task.cancel()
+        await asyncio.gather(sending, leaving, return_exceptions=True)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -25,6 +25,7 @@ from managed_agents.sessions.v1.sessions_pb2 import ReadEventsRequest
 from ..clients import CallContext
 from .follower import Follower
 from .frames import ENDING_TYPES, Frame, frame_of, preview_frame, previewed_id
+from .line import framed
 
 # How long the relay's news may wait for the hint that it usually follows.
 HINT_GRACE_SECONDS = 0.2
@@ -106,9 +107,10 @@ class Tail:
     async def _on_preview(self, message: Msg) -> None:
         preview = Preview.FromString(message.data)
         frame, event_id = preview_frame(preview), previewed_id(preview)
+        chunk = framed(frame)
         is_start = preview.frame == "event_start"
         for follower in list(self.followers):
-            follower.push_preview(preview.event_type, event_id, is_start, frame)
+            follower.push_preview(preview.event_type, event_id, is_start, frame, chunk)
 
     def _take(self, frames: Sequence[Frame]) -> None:
         """Pass on what is next, and notice what is missing. Before the first read everyone keeps it aside."""
@@ -131,9 +133,11 @@ class Tail:
             published: b"".join(frame.bytes_for(published) for frame in fresh)
             for published in {follower.published for follower in self.followers}
         }
+        chunks = {published: framed(data) for published, data in joined.items()}
+        first_seq, last_seq = fresh[0].seq, fresh[-1].seq
         for follower in list(self.followers):
-            data = joined[follower.published]
-            if one_by_one or not follower.push_joined(data, fresh[0].seq, fresh[-1].seq):
+            data, chunk = joined[follower.published], chunks[follower.published]
+            if one_by_one or not follower.push_joined(data, chunk, first_seq, last_seq):
                 follower.push(fresh)
 
     async def _catch_up(self) -> None:
