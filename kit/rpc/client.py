@@ -17,16 +17,19 @@ back, within the same deadline. Nothing else retries.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
 from kit.errors import DeadlineExceeded, Unavailable
 from kit.rpc.context import CONTEXT_KEY, CallContext, context_or_none
+from kit.rpc.exchange import CLOSED_TEXT, LARGEST_PAYLOAD, Exchange, NotServed
 from kit.rpc.options import CHANNEL_OPTIONS, target
 from kit.rpc.status import unpack
 from kit.telemetry import register_secret, tracing
+from managed_agents.rpc.v1.exchange_pb2_grpc import ExchangeServiceStub
 
 DEFAULT_SECONDS = 15.0
 # Kept back from the caller's deadline to answer in, and the least that is worth a call.
@@ -39,7 +42,18 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 class Channel:
     """A connection to one service, kept and renewed by itself; cheap to make, connects at the first call."""
 
-    def __init__(self, address: str, *, token: str | None = None, timeout_seconds: float = DEFAULT_SECONDS) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        timeout_seconds: float = DEFAULT_SECONDS,
+        exchange: bool = False,
+    ) -> None:
+        """`exchange` has unary calls share one stream (`kit.rpc.exchange`), for a service that is asked all the time.
+
+        Not while traces are on: each call is a span of its own then.
+        """
         register_secret(token)
         interceptors: list[Any] = []
         if tracing():
@@ -49,10 +63,14 @@ class Channel:
         self.raw = grpc.aio.insecure_channel(target(address), options=CHANNEL_OPTIONS, interceptors=interceptors)
         self.authorization: Metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self.timeout_seconds = timeout_seconds
+        self.exchange: Exchange | None = None
+        if exchange and not tracing():
+            rpc = ExchangeServiceStub(self.raw).Exchange
+            self.exchange = Exchange(lambda: rpc(metadata=self.authorization))
 
     def stub(self, stub: type[Any]) -> Any:
         """The generated stub's methods, with deadlines, metadata and typed errors."""
-        return Stub(self, stub(self.raw))
+        return stub(_Wrapping(self))
 
     async def ready(self, timeout_seconds: float) -> bool:
         """Wait until the service can be reached."""
@@ -65,6 +83,8 @@ class Channel:
 
     async def close(self, grace_seconds: float | None = None) -> None:
         """Cut what is in progress after the grace."""
+        if self.exchange is not None:
+            await self.exchange.close()
         await self.raw.close(grace_seconds)
 
 
@@ -73,26 +93,55 @@ def channel(address: str, *, token: str | None = None, timeout_seconds: float = 
     return Channel(address, token=token, timeout_seconds=timeout_seconds)
 
 
-class Stub:
-    """Holds one wrapped method per rpc, under the rpc's name."""
+class _Wrapping:
+    """Stands in for a gRPC channel when a generated stub asks for its methods, and answers with ours."""
 
-    def __init__(self, channel: Channel, stub: Any) -> None:
-        for name, method in vars(stub).items():
-            if isinstance(method, grpc.aio.UnaryUnaryMultiCallable):
-                setattr(self, name, Unary(channel, method))
-            elif isinstance(method, grpc.aio.UnaryStreamMultiCallable | grpc.aio.StreamStreamMultiCallable):
-                setattr(self, name, Streaming(channel, method))
-            elif isinstance(method, grpc.aio.StreamUnaryMultiCallable):
-                setattr(self, name, Unary(channel, method))
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def unary_unary(self, path: str, request_serializer: Any, response_deserializer: Any, **options: Any) -> "Unary":
+        method = self._channel.raw.unary_unary(path, request_serializer, response_deserializer, **options)
+        exchange = self._channel.exchange
+        if exchange is None:
+            return Unary(self._channel, method)
+        return Unary(self._channel, method, Exchanged(exchange, path[1:], request_serializer, response_deserializer))
+
+    def unary_stream(self, *arguments: Any, **options: Any) -> "Streaming":
+        return Streaming(self._channel, self._channel.raw.unary_stream(*arguments, **options))
+
+    def stream_unary(self, *arguments: Any, **options: Any) -> "Unary":
+        return Unary(self._channel, self._channel.raw.stream_unary(*arguments, **options))
+
+    def stream_stream(self, *arguments: Any, **options: Any) -> "Streaming":
+        return Streaming(self._channel, self._channel.raw.stream_stream(*arguments, **options))
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """How one rpc is called within an exchange."""
+
+    exchange: Exchange
+    method: str
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+
+    async def call(self, request: Any, context: CallContext | None, seconds: float | None) -> Any:
+        """Raises the DomainError that the call ends with, or NotServed where it has to be made otherwise."""
+        payload = self.encode(request)
+        if len(payload) > LARGEST_PAYLOAD:
+            raise NotServed
+        wire = b"" if context is None else context.wire
+        return self.decode(await self.exchange.call(self.method, wire, seconds, payload))
 
 
 class Unary:
     """One rpc with a single answer."""
 
-    __slots__ = ("_authorization", "_method", "_timeout_seconds")
+    __slots__ = ("_authorization", "_exchanged", "_method", "_timeout_seconds")
 
-    def __init__(self, channel: Channel, method: Any) -> None:
+    def __init__(self, channel: Channel, method: Any, exchanged: Exchanged | None = None) -> None:
         self._method = method
+        self._exchanged = exchanged
         self._authorization = channel.authorization
         self._timeout_seconds = channel.timeout_seconds
 
@@ -106,19 +155,33 @@ class Unary:
     ) -> Any:
         if context is None:
             context = context_or_none()
-        metadata = outgoing(context, self._authorization)
-        wait = False
-        while True:
-            seconds = time_for(context, self._timeout_seconds if timeout_seconds is None else timeout_seconds)
+        limit = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        try:
+            return await self._once(request, context, limit)
+        except Unavailable:
+            if not retry:
+                raise
+        await asyncio.sleep(random.uniform(0.02, 0.1))
+        return await self._direct(request, context, limit, wait_for_ready=True)
+
+    async def _once(self, request: Any, context: CallContext | None, limit: float | None) -> Any:
+        if self._exchanged is not None:
             try:
-                return await self._method(request, timeout=seconds, metadata=metadata, wait_for_ready=wait)
-            except (asyncio.CancelledError, grpc.aio.UsageError) as cut:
-                raise _cut_off(cut) from None
-            except grpc.aio.AioRpcError as failed:
-                if wait or not retry or failed.code() is not grpc.StatusCode.UNAVAILABLE:
-                    raise unpack(failed) from None
-            wait = True
-            await asyncio.sleep(random.uniform(0.02, 0.1))
+                return await self._exchanged.call(request, context, time_for(context, limit))
+            except NotServed:
+                pass
+        return await self._direct(request, context, limit, wait_for_ready=False)
+
+    async def _direct(
+        self, request: Any, context: CallContext | None, limit: float | None, *, wait_for_ready: bool
+    ) -> Any:
+        seconds, metadata = time_for(context, limit), outgoing(context, self._authorization)
+        try:
+            return await self._method(request, timeout=seconds, metadata=metadata, wait_for_ready=wait_for_ready)
+        except (asyncio.CancelledError, grpc.aio.UsageError) as cut:
+            raise _cut_off(cut) from None
+        except grpc.aio.AioRpcError as failed:
+            raise unpack(failed) from None
 
 
 class Streaming:
@@ -194,7 +257,7 @@ def _cut_off(cut: BaseException) -> BaseException:
     """
     if isinstance(cut, asyncio.CancelledError) and _is_being_cancelled():
         return cut
-    return Unavailable("The connection to another part of the platform was closed.")
+    return Unavailable(CLOSED_TEXT)
 
 
 def outgoing(context: CallContext | None, authorization: Metadata = ()) -> Metadata:

@@ -10,6 +10,9 @@ raises DomainError subclasses, and needs to know no more of gRPC.
 
 `stop` turns health off, sets `stopping` (long-lived streams of ours watch it and end by themselves), and lets calls in
 progress finish within the grace.
+
+Unary rpcs are served a second time, inside `managed_agents.rpc.v1.ExchangeService`, for callers that ask all the time.
+Handlers can't tell the difference; those of unary rpcs get no context object of gRPC that they could rely on.
 """
 
 import asyncio
@@ -20,12 +23,14 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 
-from kit.errors import DomainError, Unauthenticated
+from kit.errors import Unauthenticated
 from kit.rpc.context import CONTEXT_KEY, CallContext, current_context, parse_context, set_context
+from kit.rpc.exchange_server import ExchangeHandler
 from kit.rpc.health import Health
 from kit.rpc.options import SERVER_OPTIONS, bind
-from kit.rpc.status import DETAILS_KEY, INTERNAL_TEXT, pack
-from kit.telemetry import log, register_secret, tracing
+from kit.rpc.status import DETAILS_KEY, report
+from kit.telemetry import register_secret, tracing
+from managed_agents.rpc.v1.exchange_pb2_grpc import add_ExchangeServiceServicer_to_server
 
 __all__ = ["CallContext", "Server", "current_context"]
 
@@ -52,6 +57,8 @@ class Server:
         self.health = Health()
         self.stopping = asyncio.Event()
         self.port = 0
+        self._exchange = ExchangeHandler(service, self.stopping)
+        self.add(add_ExchangeServiceServicer_to_server, self._exchange)
 
     def add(self, register: Callable[[S, Any], None], servicer: S) -> None:
         """Serve a generated service; `register` is its `add_…Servicer_to_server`."""
@@ -82,6 +89,9 @@ class Server:
     def register(self, service_name: str, handlers: Mapping[str, grpc.RpcMethodHandler]) -> None:
         """Take over the handlers of one generated service, wrapped."""
         wrapped = {name: self._wrap(f"{service_name}/{name}", handler) for name, handler in handlers.items()}
+        for name, handler in handlers.items():
+            if handler.unary_unary is not None:
+                self._exchange.add(f"{service_name}/{name}", handler)
 
         def registration(server: grpc.aio.Server) -> None:
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service_name, wrapped),))
@@ -152,13 +162,7 @@ class Server:
     async def _fail(self, method: str, rpc: grpc.aio.ServicerContext, error: Exception) -> NoReturn:
         if isinstance(error, grpc.aio.AbortError):
             raise error
-        if isinstance(error, DomainError):
-            if error.code == "INTERNAL":
-                log.error("call failed", method=method, reason=error.reason, exc_info=error)
-            code, message, encoded = pack(error, self._service)
-        else:
-            log.error("call failed", method=method, exc_info=error)
-            code, message, encoded = grpc.StatusCode.INTERNAL, INTERNAL_TEXT, b""
+        code, message, encoded = report(error, method, self._service)
         trailing = ((DETAILS_KEY, encoded),) if encoded else ()
         await rpc.abort(code, message, trailing)
         raise AssertionError("abort returned")

@@ -13,14 +13,17 @@ from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from kit.errors import CANONICAL, DeadlineExceeded, DomainError, Internal, Unavailable, rebuild
+from kit.telemetry import log
 
 DETAILS_KEY = "grpc-status-details-bin"
+TOO_SLOW_TEXT = "The platform took longer than the time that was left for this request."
 INTERNAL_TEXT = "Something failed inside the platform. The request id names the entry in its log."
 
 # Trailers are limited (METADATA_BYTES in the channel options); a longer text says nothing more.
 _LONGEST_MESSAGE = 4_000
 _LARGEST_METADATA = 24_000
 _CODES = {code: grpc.StatusCode[code] for code in CANONICAL}
+_BY_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def pack(error: DomainError, service: str) -> tuple[grpc.StatusCode, str, bytes]:
@@ -42,14 +45,30 @@ def pack(error: DomainError, service: str) -> tuple[grpc.StatusCode, str, bytes]
     return code, message, status.SerializeToString()
 
 
+def report(error: Exception, method: str, service: str) -> tuple[grpc.StatusCode, str, bytes]:
+    """What a failed handler is answered with; a failure of our own goes to the log, and leaves masked."""
+    if not isinstance(error, DomainError):
+        log.error("call failed", method=method, exc_info=error)
+        return grpc.StatusCode.INTERNAL, INTERNAL_TEXT, b""
+    if error.code == "INTERNAL":
+        log.error("call failed", method=method, reason=error.reason, exc_info=error)
+    return pack(error, service)
+
+
 def unpack(failed: grpc.aio.AioRpcError) -> DomainError:
     """The refusal behind a failed call: what the service raised, or what became of the connection."""
     for key, value in failed.trailing_metadata() or ():
         if key == DETAILS_KEY:
-            rebuilt = _from_status(failed.code(), value)
-            if rebuilt is not None:
-                return rebuilt
-    return _without_details(failed)
+            error = _from_status(failed.code(), value)
+            if error is not None:
+                return error
+    return _without_details(failed.code(), failed.details() or "")
+
+
+def rebuilt(number: int, encoded: bytes, details: str) -> DomainError:
+    """The refusal behind a code and the Status that came with it, if one did."""
+    code = _BY_NUMBER.get(number, grpc.StatusCode.UNKNOWN)
+    return (_from_status(code, encoded) if encoded else None) or _without_details(code, details)
 
 
 def _from_status(code: grpc.StatusCode, encoded: bytes | str) -> DomainError | None:
@@ -74,14 +93,13 @@ def _from_status(code: grpc.StatusCode, encoded: bytes | str) -> DomainError | N
     )
 
 
-def _without_details(failed: grpc.aio.AioRpcError) -> DomainError:
+def _without_details(code: grpc.StatusCode, details: str) -> DomainError:
     """A failure that no handler of ours made: the transport's, or a deadline."""
-    code = failed.code()
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return Unavailable("A part of the platform can't be reached now. Try again shortly.")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return DeadlineExceeded("The platform took longer than the time that was left for this request.")
-    return Internal(INTERNAL_TEXT, grpc_code=code.name, grpc_details=(failed.details() or "")[:500])
+        return DeadlineExceeded(TOO_SLOW_TEXT)
+    return Internal(INTERNAL_TEXT, grpc_code=code.name, grpc_details=details[:500])
 
 
 def _add(status: Status, detail: ErrorInfo | BadRequest | RetryInfo) -> None:

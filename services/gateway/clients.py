@@ -53,7 +53,8 @@ class Clients:
 def connect(addresses: Mapping[str, str], *, token: str | None, call_seconds: float) -> Clients:
     """Channels to the services of `addresses`, by name; nothing is sent before the first call."""
     channels = {
-        name: Channel(address, token=token, timeout_seconds=call_seconds)
+        # Nearly every request of a client asks the sessions service something.
+        name: Channel(address, token=token, timeout_seconds=call_seconds, exchange=name == "sessions")
         for name, address in addresses.items()
         if address
     }

@@ -47,7 +47,7 @@ class Runner:
         self._nats: Nats | None = None
         token = settings.internal_token()
         self._channels = [
-            Channel(settings.sessions_address, token=token),
+            Channel(settings.sessions_address, token=token, exchange=True),
             Channel(settings.vault_address, token=token),
         ]
         turns = self._channels[0].stub(TurnsServiceStub)

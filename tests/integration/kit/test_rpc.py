@@ -1,4 +1,7 @@
-"""A refusal crosses a real gRPC connection whole, and context, deadline, token and retry do what they promise."""
+"""A refusal crosses a real gRPC connection whole, and context, deadline, token and retry do what they promise.
+
+Each test runs twice: unary calls by themselves, and within an exchange.
+"""
 
 import asyncio
 import json
@@ -76,14 +79,14 @@ class Turns(TurnsServiceServicer):
             self.ended.set()
 
 
-@pytest.fixture
-async def turns(tmp_path):
+@pytest.fixture(params=["direct", "exchange"])
+async def turns(tmp_path, request):
     servicer = Turns()
     servicer.address = f"unix:{tmp_path}/rpc.sock"
     servicer.server = Server(servicer.address, service="sessions", internal_token="token-of-the-test", grace_seconds=5)
     servicer.server.add(add_TurnsServiceServicer_to_server, servicer)
     await servicer.server.start()
-    servicer.channel = Channel(servicer.address, token="token-of-the-test")
+    servicer.channel = Channel(servicer.address, token="token-of-the-test", exchange=request.param == "exchange")
     servicer.stub = servicer.channel.stub(TurnsServiceStub)
     yield servicer
     await servicer.channel.close()
@@ -291,7 +294,7 @@ async def test_a_stream_that_is_cancelled_on_purpose_just_ends(turns):
         return "ended"
 
     reading = asyncio.create_task(read())
-    await await_until(lambda: turns.calls)
+    await await_until(lambda: got)
     answers.cancel()
     assert await reading == "ended"
     assert len(got) == 1

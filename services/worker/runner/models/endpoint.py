@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import orjson
@@ -87,8 +87,8 @@ class Endpoint:
 def _proxy(url: str) -> str | None:
     """The proxy that the process environment names for an address."""
     address = urlsplit(url)
-    proxies = getproxies_environment()
-    if proxy_bypass_environment(address.hostname or "", proxies):
+    proxies = getproxies()
+    if proxy_bypass(address.hostname or ""):
         return None
     return proxies.get(address.scheme) or proxies.get("all")
 
