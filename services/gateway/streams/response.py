@@ -97,7 +97,12 @@ class EventStream:
     async def _begin(self, send: Send, tail: Tail) -> int | None:
         """Head and replay; the seq after which to follow, or None where nothing can come after it."""
         after_seq = NOTHING_AFTER if self._after_seq is None else self._after_seq
-        request = ReadEventsRequest(session_id=self._session_id, after_seq=after_seq)
+        request = ReadEventsRequest(
+            session_id=self._session_id,
+            after_seq=after_seq,
+            # Nobody has to look at the single events of a replay that goes out as it is stored.
+            framed=self._stop_after is None and not self._call.published,
+        )
         batches = aiter(self._call.follow(self._call.clients.events.ReadEvents, request))
         try:
             # The first batch carries every refusal, so it is awaited before the answer begins.
@@ -125,6 +130,9 @@ class EventStream:
         return None if first.status in ENDED else first.last_seq
 
     async def _send_batch(self, send: Send, batch) -> bool:
+        if batch.frames:
+            self._follower.note_unread(batch.unread_seqs)
+            await send({"type": "http.response.body", "body": batch.frames, "more_body": True})
         if not batch.events:
             return False
         frames = [frame_of(event) for event in batch.events]

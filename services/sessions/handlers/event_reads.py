@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import orjson
 
 from kit.pages import decode_cursor, encode_cursor
-from kit.postgres import Database
+from kit.postgres import Database, Tx
 from kit.rpc.context import current_context
 from managed_agents.sessions.v1.common_pb2 import PageInfo
 from managed_agents.sessions.v1.sessions_pb2 import (
@@ -24,10 +24,11 @@ from services.sessions.handlers.definitions import can_exist, page_limit
 from services.sessions.handlers.moments import read_bounds
 from services.sessions.handlers.session_messages import STATUSES, event_messages
 from services.sessions.operations.core import not_found
-from services.sessions.store.event_reads import EventFilter, EventReads, LogEnd
+from services.sessions.store.event_reads import EventFilter, EventReads, JoinedPage, LogEnd
 
 # Events in one message of a replay.
 BATCH_EVENTS = 1000
+FRAMED_BATCH_EVENTS = 5000
 MAX_TYPES = 100
 
 
@@ -45,9 +46,13 @@ class EventReadsHandlers:
         async with self._database.read(current_context().workspace_id) as tx:
             reads = EventReads(tx)
             after_seq = await _start(reads, request, scope)
-            page = await reads.page(
-                request.session_id, narrowed, after_seq, descending=request.descending, limit=page_limit(request.page)
-            )
+            limit = page_limit(request.page)
+            if request.joined:
+                joined = await reads.joined_page(
+                    request.session_id, narrowed, after_seq, descending=request.descending, limit=limit
+                )
+                return _joined_message(request.session_id, joined, scope)
+            page = await reads.page(request.session_id, narrowed, after_seq, descending=request.descending, limit=limit)
         if page is None:
             raise not_found(request.session_id)
         next_cursor = encode_cursor(scope, {"seq": page.events[-1][0]}) if page.has_more else ""
@@ -62,14 +67,32 @@ class EventReadsHandlers:
             end = await EventReads(tx).end_of(request.session_id)
             if end is None:
                 raise not_found(request.session_id)
-            batch = await EventReads(tx).batch(request.session_id, request.after_seq, end.last_seq, BATCH_EVENTS)
-        yield _batch_message(batch, end)
+            message, read_up_to = await _read(tx, request, request.after_seq, end)
+        yield message
         # Between batches no connection is held: the reader decides how fast this goes.
-        while batch and batch[-1][0] < end.last_seq:
+        while read_up_to < end.last_seq:
             async with self._database.read(workspace_id) as tx:
-                batch = await EventReads(tx).batch(request.session_id, batch[-1][0], end.last_seq, BATCH_EVENTS)
-            if batch:
-                yield _batch_message(batch, end)
+                message, read_up_to = await _read(tx, request, read_up_to, end)
+            yield message
+
+
+async def _read(tx: Tx, request: ReadEventsRequest, after_seq: int, end: LogEnd) -> tuple[ReadEventsResponse, int]:
+    """The next batch, and the seq up to which the log was read with it."""
+    message = ReadEventsResponse(last_seq=end.last_seq, status=STATUSES[end.status])
+    if after_seq >= end.last_seq:
+        return message, after_seq
+    reads = EventReads(tx)
+    if request.framed:
+        framed = await reads.framed_batch(request.session_id, after_seq, end.last_seq, FRAMED_BATCH_EVENTS)
+        if framed is None:
+            return message, end.last_seq
+        if not framed.ends:
+            message.frames = framed.frames.encode()
+            message.unread_seqs.extend(framed.unread_seqs)
+            return message, framed.last_seq
+    batch = await reads.batch(request.session_id, after_seq, end.last_seq, BATCH_EVENTS)
+    message.events.extend(event_messages(batch))
+    return message, batch[-1][0] if batch else end.last_seq
 
 
 async def _start(reads: EventReads, request: ListEventsRequest, scope: str) -> int | None:
@@ -115,5 +138,8 @@ def _scope(request: ListEventsRequest) -> str:
     return "events" + orjson.dumps(narrowed).decode()
 
 
-def _batch_message(batch: list[tuple[int, str, str, str]], end: LogEnd) -> ReadEventsResponse:
-    return ReadEventsResponse(events=event_messages(batch), last_seq=end.last_seq, status=STATUSES[end.status])
+def _joined_message(session_id: str, page: JoinedPage | None, scope: str) -> ListEventsResponse:
+    if page is None:
+        raise not_found(session_id)
+    cursor = "" if page.next_after is None else encode_cursor(scope, {"seq": page.next_after})
+    return ListEventsResponse(bodies=page.bodies.encode(), page_info=PageInfo(next_cursor=cursor))

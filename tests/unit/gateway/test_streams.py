@@ -19,6 +19,7 @@ from services.gateway.streams import follower as follower_module
 from services.gateway.streams import tail as tail_module
 from services.gateway.streams.follower import Follower
 from services.gateway.streams.frames import PING, frame_of, preview_frame, previewed_id
+from services.gateway.streams.line import framed
 from services.gateway.streams.tail import Tail
 
 CONTEXT = CallContext("wrkspc_default", "req_1", "anonymous")
@@ -160,6 +161,51 @@ async def test_the_published_projection_leaves_out_what_its_client_does_not_know
     await tail._on_live(message(LiveEvents(events=[event(1), event(2, "user.steer"), event(3)])))
     assert seqs(await drained(local)) == [1, 2, 3]
     assert seqs(await drained(published)) == [1, 3]
+
+
+class Wire:
+    """Stands in for a line: what was written, and whether the client reads too slowly."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.is_full = False
+
+    def write(self, chunk: bytes) -> bool:
+        if not self.is_full:
+            self.written += chunk
+        return not self.is_full
+
+
+async def test_a_line_gets_everything_in_order_through_a_spell_of_slowness() -> None:
+    tail, wire = Tail("sess_1", None, Log(), CONTEXT), Wire()  # type: ignore[arg-type]
+    tail.begin_at(0)
+    follower = following(tail)
+    follower.write_to(wire)  # type: ignore[arg-type]
+
+    async def sending() -> None:
+        # As ASGI would: what `next` gives is on the wire only some time later.
+        while (data := await follower.next()) is not None:
+            await asyncio.sleep(0)
+            wire.written += framed(data)
+
+    task = asyncio.create_task(sending())
+    for seq in range(1, 60):
+        wire.is_full = seq % 10 in (3, 4, 5)
+        await tail._on_live(message(LiveEvents(events=[event(seq)])))
+        if seq % 3 == 0:
+            await asyncio.sleep(0)
+    follower.end()
+    await task
+    assert seqs(wire.written) == list(range(1, 60))
+
+
+async def test_a_client_that_has_gone_is_sent_nothing_more() -> None:
+    follower = Follower(published=False)
+    follower.follow_from(0)
+    follower.push([frame_of(event(1))])
+    follower.abandon()
+    follower.push([frame_of(event(2))])
+    assert await follower.next() is None and follower.abandoned
 
 
 def preview(frame: str, event_id: str, kind: str = "agent.message") -> Preview:

@@ -660,6 +660,7 @@ class ListEventsRequest(_message.Message):
     CREATED_AT_GTE_FIELD_NUMBER: _builtins.int
     CREATED_AT_LT_FIELD_NUMBER: _builtins.int
     CREATED_AT_LTE_FIELD_NUMBER: _builtins.int
+    JOINED_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """`sess_…`."""
     after_event_id: _builtins.str
@@ -674,6 +675,10 @@ class ListEventsRequest(_message.Message):
     """Exclusive upper bound."""
     created_at_lte: _builtins.str
     """Inclusive upper bound."""
+    joined: _builtins.bool
+    """Whether the caller passes the stored bodies on as they are: the answer then has
+    `bodies` instead of `events`.
+    """
     @_builtins.property
     def page(self) -> _common_pb2.Page:
         """The page."""
@@ -694,10 +699,11 @@ class ListEventsRequest(_message.Message):
         created_at_gte: _builtins.str = ...,
         created_at_lt: _builtins.str = ...,
         created_at_lte: _builtins.str = ...,
+        joined: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["page", b"page"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_event_id", b"after_event_id", "created_at_gt", b"created_at_gt", "created_at_gte", b"created_at_gte", "created_at_lt", b"created_at_lt", "created_at_lte", b"created_at_lte", "descending", b"descending", "page", b"page", "session_id", b"session_id", "types", b"types"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_event_id", b"after_event_id", "created_at_gt", b"created_at_gt", "created_at_gte", b"created_at_gte", "created_at_lt", b"created_at_lt", "created_at_lte", b"created_at_lte", "descending", b"descending", "joined", b"joined", "page", b"page", "session_id", b"session_id", "types", b"types"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -711,6 +717,11 @@ class ListEventsResponse(_message.Message):
 
     EVENTS_FIELD_NUMBER: _builtins.int
     PAGE_INFO_FIELD_NUMBER: _builtins.int
+    BODIES_FIELD_NUMBER: _builtins.int
+    bodies: _builtins.bytes
+    """The stored bodies of all events of the page with commas between them, where the
+    request asked for that.
+    """
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_events_pb2.Event]:
         """The events."""
@@ -724,10 +735,11 @@ class ListEventsResponse(_message.Message):
         *,
         events: _abc.Iterable[_events_pb2.Event] | None = ...,
         page_info: _common_pb2.PageInfo | None = ...,
+        bodies: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["page_info", b"page_info"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "page_info", b"page_info"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bodies", b"bodies", "events", b"events", "page_info", b"page_info"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -741,19 +753,25 @@ class ReadEventsRequest(_message.Message):
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     AFTER_SEQ_FIELD_NUMBER: _builtins.int
+    FRAMED_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """`sess_…`."""
     after_seq: _builtins.int
     """0 for the whole log."""
+    framed: _builtins.bool
+    """Whether the caller passes the stored bodies on as they are: a batch then has
+    `frames` instead of `events`, unless an event in it ends the session.
+    """
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
         after_seq: _builtins.int = ...,
+        framed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "framed", b"framed", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -768,13 +786,23 @@ class ReadEventsResponse(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     LAST_SEQ_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
+    FRAMES_FIELD_NUMBER: _builtins.int
+    UNREAD_SEQS_FIELD_NUMBER: _builtins.int
     last_seq: _builtins.int
     """Seq of the newest event at the time of the call; the stream ends there."""
     status: Global___SessionStatus.ValueType
     """Status of the session at that time: an ended one gets no more events."""
+    frames: _builtins.bytes
+    """All events of the batch as frames of an event stream (`id`, `event` and `data`
+    lines and an empty one), where the request asked for that.
+    """
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_events_pb2.Event]:
         """Events in the order of their seq."""
+
+    @_builtins.property
+    def unread_seqs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Those of the framed events that the model has not read yet."""
 
     def __init__(
         self,
@@ -782,10 +810,12 @@ class ReadEventsResponse(_message.Message):
         events: _abc.Iterable[_events_pb2.Event] | None = ...,
         last_seq: _builtins.int = ...,
         status: Global___SessionStatus.ValueType = ...,
+        frames: _builtins.bytes = ...,
+        unread_seqs: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "last_seq", b"last_seq", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "frames", b"frames", "last_seq", b"last_seq", "status", b"status", "unread_seqs", b"unread_seqs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
