@@ -92,9 +92,11 @@ class Harness:
         """The bodies of a short log."""
         return [orjson.loads(event.body) for event in (await self.page(session_id, limit=1000)).events]
 
-    async def replay(self, session_id: str, after_seq: int = 0, *, workspace: str = WORKSPACE) -> list[Any]:
+    async def replay(
+        self, session_id: str, after_seq: int = 0, *, workspace: str = WORKSPACE, framed: bool = False
+    ) -> list[Any]:
         """The batches of a replay."""
-        request = sessions_pb2.ReadEventsRequest(session_id=session_id, after_seq=after_seq)
+        request = sessions_pb2.ReadEventsRequest(session_id=session_id, after_seq=after_seq, framed=framed)
         with use_context(CallContext(workspace_id=workspace)):
             return [batch async for batch in self.events.ReadEvents(request, None)]
 

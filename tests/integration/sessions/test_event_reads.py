@@ -85,6 +85,35 @@ async def test_pages_and_replays_hold_the_same_bytes(h: Harness) -> None:
     assert list(body)[:5] == ["id", "type", "seq", "created_at", "processed_at"]
 
 
+@pytest.mark.parametrize("descending", [False, True])
+async def test_joined_pages_hold_the_same_bytes_and_cursors(h: Harness, descending: bool) -> None:
+    session_id, cursor = await filled(h, 20), ""
+    for _ in range(3):
+        fields = {"limit": 7, "cursor": cursor, "descending": descending}
+        plain, joined = await h.page(session_id, **fields), await h.page(session_id, joined=True, **fields)
+        assert joined.bodies == b",".join(event.body for event in plain.events) != b""
+        assert (list(joined.events), joined.page_info) == ([], plain.page_info)
+        cursor = plain.page_info.next_cursor
+    assert cursor == ""
+    nothing = await h.page(session_id, joined=True, types=["agent.message"])
+    assert (nothing.bodies, nothing.page_info.next_cursor) == (b"", "")
+    assert (await refusal(h.page("sess_unknown", joined=True))).reason == "SESSION_NOT_FOUND"
+
+
+async def test_framed_replays_hold_the_same_bytes_and_say_what_is_unread(h: Harness) -> None:
+    session = await h.create(await h.agent(), initial_events=[{"type": "user.message", "content": "ü\nx"}])
+    queued = {"type": "user.message", "content": "later"}
+    await h.append(session.id, validate_events([queued], initial=False, published=False))
+    events = [event for batch in await h.replay(session.id) for event in batch.events]
+    frames = [b"id: %d\nevent: %b\ndata: %b\n\n" % (one.seq, one.type.encode(), one.body) for one in events]
+    (batch,) = await h.replay(session.id, framed=True)
+    assert batch.frames == b"".join(frames)
+    assert list(batch.unread_seqs) == [one.seq for one in events if b'"processed_at":null' in one.body] != []
+    assert (await h.replay(session.id, framed=True, after_seq=2))[0].frames == b"".join(frames[2:])
+    (empty,) = await h.replay(session.id, framed=True, after_seq=99)
+    assert (empty.frames, list(empty.events), empty.last_seq) == (b"", [], len(events))
+
+
 async def test_large_events_end_a_page_early_and_none_is_lost(h: Harness) -> None:
     session = await h.create(await h.agent())
     large = {"type": "user.message", "content": "x" * 900_000}
@@ -97,6 +126,9 @@ async def test_large_events_end_a_page_early_and_none_is_lost(h: Harness) -> Non
     batches = await h.replay(session.id)
     assert len(batches) > 1
     assert [event.seq for batch in batches for event in batch.events] == list(range(1, 12))
+    framed = await h.replay(session.id, framed=True)
+    assert len(framed) > 1
+    assert b"".join(batch.frames for batch in framed).count(b"\nevent: ") == 11
 
 
 async def test_an_empty_log_is_an_empty_page(h: Harness) -> None:
