@@ -61,11 +61,12 @@ class Client:
         for begun in range(0, events, 250):
             await self.interrupt(session, min(250, events - begun))
 
-    async def listen(self, session: str, after: int | None = None) -> "Listener":
+    async def listen(self, session: str, after: int | None = None, last: int = 0) -> "Listener":
+        """An open stream; `last` is the seq whose arrival sets `reached`."""
         cursor = "" if after is None else f"last-event-id: {after}\r\n"
         request = f"GET /v1/sessions/{session}/events/stream HTTP/1.1\r\nhost: bench\r\n{cursor}\r\n".encode()
         loop = asyncio.get_running_loop()
-        _, listener = await loop.create_connection(lambda: Listener(request), "127.0.0.1", self.port)
+        _, listener = await loop.create_connection(lambda: Listener(request, last), "127.0.0.1", self.port)
         await listener.until(lambda: listener.opened)
         return listener
 
@@ -73,13 +74,15 @@ class Client:
 class Listener(asyncio.Protocol):
     """One event stream. It keeps pieces with their times; parsing comes after the measurement."""
 
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, request: bytes, last: int) -> None:
         self._request = request
+        self._last = b"id: %d\n" % last if last else b""
         self._rest = b""
         self._waiting: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport | None = None
         self.pieces: list[tuple[float, bytes]] = []
         self.opened = False
+        self.reached = False
         self.idles = 0
 
     def connection_made(self, transport: Any) -> None:
@@ -92,6 +95,7 @@ class Listener(asyncio.Protocol):
         self.opened = self.opened or b": open" in data
         seen = self._rest + data
         self.idles += seen.count(_IDLE)
+        self.reached = self.reached or (self._last != b"" and self._last in seen)
         self._rest = seen[-len(_IDLE) + 1 :]
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
@@ -104,7 +108,7 @@ class Listener(asyncio.Protocol):
 
     def count(self) -> int:
         """How many stored events came."""
-        return sum(data.count(b"\nevent: ") for _, data in self.pieces)
+        return b"".join(data for _, data in self.pieces).count(b"\nevent: ")
 
     def delays(self) -> list[float]:
         """Seconds from an event's time to its arrival here, for each event that carries one."""

@@ -86,8 +86,8 @@ async def replays(client: Client, session: str, scale: float) -> Figures:
 
     async def replay() -> float:
         began = time.perf_counter()
-        stream = await client.listen(session, after=0)
-        await stream.until(lambda: stream.pieces[-1][1].find(b"id: %d\n" % _LOG_EVENTS) >= 0)
+        stream = await client.listen(session, after=0, last=_LOG_EVENTS)
+        await stream.until(lambda: stream.reached)
         taken = time.perf_counter() - began
         assert stream.count() == _LOG_EVENTS, f"{stream.count()} of {_LOG_EVENTS} events came"
         stream.close()
