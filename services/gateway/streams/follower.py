@@ -101,6 +101,8 @@ class Follower:
                 continue
             else:
                 self._unread.discard(frame.seq)
+                self._put(frame.update_for(self.published))
+                continue
             self._previewed.discard(frame.event_id)
             self._put(frame.bytes_for(self.published))
             if frame.type in ENDING_TYPES or (self._stop_after is not None and self._stop_after(frame)):

@@ -35,6 +35,11 @@ class Frame:
         """The frame in one projection; may be empty."""
         return self.published if published else self.local
 
+    def update_for(self, published: bool) -> bytes:
+        """The frame without its id: a browser must not go back to this older seq when it reconnects."""
+        _, _, rest = self.bytes_for(published).partition(b"\n")
+        return rest
+
 
 def frame_of(event: Event) -> Frame:
     """Both projections of a stored event."""
