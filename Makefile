@@ -38,7 +38,7 @@ $(LEGACY): tests/clients/legacy/requirements.lock
 	@touch $@
 
 $(NODE_MODULES): tests/clients/typescript/package-lock.json | setup
-	@cd tests/clients/typescript && PATH="$(abspath $(BIN)):$$PATH" npm ci --silent --no-audit --no-fund --no-update-notifier
+	@cd tests/clients/typescript && PATH="$(abspath $(BIN)):$$PATH" npm ci --loglevel error --no-audit --no-fund --no-update-notifier
 
 .PHONY: clients
 clients: $(LEGACY) $(NODE_MODULES) ## Prepare the published clients that the tests drive
@@ -54,6 +54,10 @@ test-unit: setup ## Run the tests that need no server
 .PHONY: faults
 faults: setup ## Kill and pause everything 200 times under 50 sessions
 	@$(BIN)/python -m pytest tests/faults --kills 200 --sessions 50
+
+.PHONY: bench
+bench: setup ## Measure a platform of its own (ARGS="--runs 3", "--quick", "--growth")
+	@$(BIN)/python -m bench $(ARGS)
 
 .PHONY: lint
 lint: setup ## Check style, imports and contracts

@@ -6,9 +6,11 @@ sandboxes and runners; only `remove` deletes them.
 """
 
 import asyncio
+import errno
+import itertools
 import os
 import re
-import shutil
+import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ VISIBLE = (
 )
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _INLINE_ENTRIES = 256
+_HIDING = frozenset({errno.ENAMETOOLONG, errno.EACCES, errno.EPERM})
 # A measurement that took t seconds is not repeated for this many times t.
 _REST_FACTOR = 20
 
@@ -78,17 +81,50 @@ class FolderStore:
 
 
 def _remove_tree(path: Path) -> None:
-    def make_writable(function: object, name: str, _: object) -> None:
-        # The agent may have taken its own permissions away.
-        os.chmod(os.path.dirname(name), 0o700)
-        if os.path.isdir(name) and not os.path.islink(name):
-            os.chmod(name, 0o700)
-            shutil.rmtree(name, ignore_errors=True)
-        else:
-            os.unlink(name)
+    """Empty and delete a folder without recursion: the agent may have nested folders deeper than any stack or path.
 
-    if path.is_dir():
-        shutil.rmtree(path, onerror=make_writable)
+    What lies in a subfolder moves up to the top, so only two folders are ever open.
+    """
+    try:
+        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    # Random, since an earlier attempt may have been cut short.
+    prefix = f".removed-{secrets.token_hex(8)}-"
+    names = (f"{prefix}{number}" for number in itertools.count())
+    try:
+        while entries := _entries(top):
+            for name, is_folder in entries:
+                if is_folder:
+                    _empty_into(top, name, names)
+                    os.rmdir(name, dir_fd=top)
+                else:
+                    os.unlink(name, dir_fd=top)
+    finally:
+        os.close(top)
+    path.rmdir()
+
+
+def _empty_into(top: int, name: str, names: Iterator[str]) -> None:
+    """Delete the files of a subfolder and move its folders to the top."""
+    # The agent may have taken its own permissions away.
+    os.chmod(name, 0o700, dir_fd=top)
+    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+    try:
+        for inner, is_folder in _entries(folder):
+            if not is_folder:
+                os.unlink(inner, dir_fd=folder)
+                continue
+            # Moving a folder changes its own "..", which takes the right to write it.
+            os.chmod(inner, 0o700, dir_fd=folder)
+            os.rename(inner, next(names), src_dir_fd=folder, dst_dir_fd=top)
+    finally:
+        os.close(folder)
+
+
+def _entries(folder: int) -> list[tuple[str, bool]]:
+    with os.scandir(folder) as entries:
+        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
 
 
 class DiskMeter:
@@ -98,13 +134,16 @@ class DiskMeter:
         self._folder = folder
         self._rest_until = 0.0
         self.used_bytes = 0
+        # Something lies in folders into which this process cannot look.
+        self.hidden = False
 
     async def measure(self, *, now: bool = False) -> int:
         """Return the bytes in use; unless `now`, as of a while ago for a large folder."""
         began = time.monotonic()
         if began < self._rest_until and not now:
             return self.used_bytes
-        sizes = _sizes(self._folder)
+        hidden: list[str] = []
+        sizes = _sizes(self._folder, hidden)
         total = 0
         for count, size in enumerate(sizes):
             total += size
@@ -114,19 +153,30 @@ class DiskMeter:
         ended = time.monotonic()
         self._rest_until = ended + _REST_FACTOR * (ended - began)
         self.used_bytes = total
+        self.hidden = bool(hidden)
         return total
 
 
-def _sizes(folder: str | int) -> Iterator[int]:
-    """Sizes on disk of all that lies below; what vanishes meanwhile counts nothing."""
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                try:
-                    yield entry.stat(follow_symlinks=False).st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        yield from _sizes(entry.path)
-                except OSError:
-                    continue
-    except OSError:
-        return
+def _sizes(folder: str, hidden: list[str]) -> Iterator[int]:
+    """Sizes on disk of all that lies below; what vanishes meanwhile counts nothing.
+
+    Folders that are there but cannot be opened, since their path is too long or
+    the agent took the right away, are put into `hidden`.
+    """
+    waiting = [folder]
+    while waiting:
+        current = waiting.pop()
+        try:
+            with os.scandir(current) as entries:
+                for entry in entries:
+                    try:
+                        yield entry.stat(follow_symlinks=False).st_blocks * 512
+                        if entry.is_dir(follow_symlinks=False):
+                            waiting.append(entry.path)
+                    except (FileNotFoundError, NotADirectoryError):
+                        continue
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            if error.errno in _HIDING:
+                hidden.append(current)

@@ -8,6 +8,7 @@ any network, behind the egress proxy.
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,8 +27,12 @@ from services.worker.sandbox.proxy import Connect, EgressProxy, Resolve, resolve
 from services.worker.tools import FileView, PersistentShell, ShellUnavailable, Toolbox, ToolOutcome, spill_opener
 from services.worker.tools.overflow import OpenSpill
 
+log = logging.getLogger(__name__)
+
 # Tools after which the session's folder may be larger than before.
 _GROWING = frozenset({"bash", "write", "edit"})
+# How often the folder of a shell is looked at between tools, for what goes on in the background.
+_GUARD_SECONDS = 2.0
 
 
 class LocalProvider:
@@ -95,6 +100,8 @@ class LocalSandbox:
         self._meter = DiskMeter(str(self._folders.path))
         self._group: SessionGroup | None = None
         self._proxy: EgressProxy | None = None
+        self._guard: asyncio.Task[None] | None = None
+        self._running = 0
         self._closed = False
         self._toolbox = Toolbox(
             files=self._files,
@@ -106,7 +113,11 @@ class LocalSandbox:
 
     async def run_tool(self, name: str, value: object) -> ToolOutcome:
         """Run a tool and add what the model must know about its disk."""
-        outcome = await self._toolbox.run(name, value)
+        self._running += 1
+        try:
+            outcome = await self._toolbox.run(name, value)
+        finally:
+            self._running -= 1
         if name in _GROWING:
             await self._meter.measure()
             if note := self._over_limit():
@@ -126,6 +137,9 @@ class LocalSandbox:
         if self._closed:
             return
         self._closed = True
+        if self._guard is not None:
+            self._guard.cancel()
+            await asyncio.gather(self._guard, return_exceptions=True)
         await self._shell.close()
         await self._stop_proxy()
         if self._group is not None:
@@ -165,7 +179,20 @@ class LocalSandbox:
         if cwd == WORKSPACE:
             cwd = isolation.inside(self._folders, WORKSPACE)
         os.write(shell.control_fd, _prelude(provider.limits, cwd, own_processes=isolation.own_view))
+        if self._guard is None:
+            self._guard = asyncio.create_task(self._guard_disk(), name=f"disk of {self._folders.session_id}")
         return shell
+
+    async def _guard_disk(self) -> None:
+        """End what fills the disk in the background, while no tool is there to watch it."""
+        while True:
+            await asyncio.sleep(_GUARD_SECONDS)
+            if self._running or not self._shell.running:
+                continue
+            await self._meter.measure()
+            if not self._running and self._over_limit():
+                log.warning("what filled the disk of %s in the background was ended", self._folders.session_id)
+                self._shell.interrupt()
 
     async def _stop_proxy(self) -> None:
         if self._proxy is not None:
@@ -184,6 +211,8 @@ class LocalSandbox:
 
     def _over_limit(self) -> str | None:
         limit, used = self._provider.limits.disk_bytes, self._meter.used_bytes
+        if self._meter.hidden:
+            return "the session has folders that cannot be measured, nested too deep or locked; delete or unlock them"
         if used <= limit:
             return None
         return f"the session's files take {used} bytes of disk, more than the {limit} allowed; delete some"

@@ -77,6 +77,46 @@ async def test_a_command_that_fills_the_disk_is_ended(make_manager):
     await manager.aclose()
 
 
+async def test_what_fills_the_disk_in_the_background_is_ended(make_manager):
+    manager = make_manager("bubblewrap", limits=replace(LIMITS, disk_bytes=4 * 1024 * 1024))
+    session = Session(manager, "sess_one", {})
+    await session.text("(head -c 9000000 /dev/zero > f; exec sleep 4803) > /dev/null 2>&1 & echo")
+    await await_until(lambda: processes_with("sleep\x004803"), 5)
+    await await_until(lambda: not processes_with("sleep\x004803"), 10)
+    assert (await session.tool("write", file_path="g", content="x")).is_error
+    await session.bash("rm f")
+    assert await session.text("echo fine") == "fine"
+    await manager.aclose()
+
+
+_NEST = """python3 -c '
+import os
+for _ in range({levels}):
+    os.mkdir("{name}")
+    os.chdir("{name}")
+with open("f", "wb") as file:
+    file.write(bytes(100000))
+'"""
+
+
+async def test_folders_deeper_than_a_stack_are_measured_and_removed(bubblewrap, isolated):
+    await isolated.bash(_NEST.format(levels=1500, name="d"))
+    assert await isolated.text("echo fine") == "fine"
+    await bubblewrap.remove(isolated.id)
+    assert not bubblewrap._providers["local"].store._path(isolated.id).exists()
+
+
+async def test_nothing_hides_from_the_disk_limit_in_a_long_path(bubblewrap, isolated):
+    outcome = await isolated.bash(_NEST.format(levels=40, name="d" * 200))
+    assert "cannot be measured" in outcome.text
+    assert (await isolated.tool("write", file_path="g", content="x")).is_error
+    await isolated.bash("rm -rf d*")
+    assert not (await isolated.tool("write", file_path="g", content="x")).is_error
+    await isolated.bash(_NEST.format(levels=40, name="d" * 200) + "; mkdir -p locked/in; chmod 0 locked/in locked")
+    await bubblewrap.remove(isolated.id)
+    assert not bubblewrap._providers["local"].store._path(isolated.id).exists()
+
+
 async def test_groups_are_removed_with_the_sandbox(bubblewrap, isolated):
     await isolated.text("true")
     groups = bubblewrap._providers["local"].groups
