@@ -260,7 +260,9 @@ def _become(request: dict, fds: list[int]) -> None:
             socket.send_fds(reply, [b"ready"], [listener.fileno()])
         else:
             reply.send(b"ready")
-        os.execve(request["argv"][0], request["argv"], request["env"])
+        # A tag stands for a shell without a namespace of processes, so without bubblewrap.
+        argv = request["argv"] if request["tag"] else _with_filter(request["argv"])
+        os.execve(argv[0], argv, request["env"])
     except BaseException as error:
         with contextlib.suppress(OSError):
             reply.send(f"failed: {type(error).__name__}: {error}".encode()[:4000])
@@ -349,36 +351,56 @@ def _landlock_path(ruleset: int, path: str, rights: int) -> None:
         os.close(fd)
 
 
-# Landlock says nothing on UDP, raw and netlink sockets; a filter on socket(2) does.
-_IO_URING_SETUP = 425
-_SECCOMP_BY_MACHINE = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
+# What no namespace and no Landlock rule confines: the kernel keyrings of the user outside, which other
+# sessions share, and kernel interfaces of which io_uring could make sockets unseen. By machine: the
+# architecture's number, socket(2), and add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd, io_uring_setup.
+_SECCOMP_BY_MACHINE = {
+    "x86_64": (0xC000003E, 41, (248, 249, 250, 298, 321, 323, 425)),
+    "aarch64": (0xC00000B7, 198, (217, 218, 219, 241, 280, 282, 425)),
+}
 
 
-def _no_sockets() -> None:
-    """Refuse sockets of every family but AF_UNIX from here on."""
-    audit_arch, socket_number = _SECCOMP_BY_MACHINE[os.uname().machine]
-    allow, refuse, kill = 0x7FFF0000, 0x00050000 | 97, 0x80000000
-    program = b"".join(
-        struct.pack("=HBBI", *step)
-        for step in (
-            (0x20, 0, 0, 4),  # the architecture of the call
-            (0x15, 1, 0, audit_arch),
-            (0x06, 0, 0, kill),
-            (0x20, 0, 0, 0),  # its number
-            (0x35, 0, 1, 0x40000000),  # x32 numbers would get around the next test
-            (0x06, 0, 0, kill),
-            (0x15, 0, 1, _IO_URING_SETUP),  # could make sockets unseen
-            (0x06, 0, 0, refuse),
+def _filter_program(*, sockets: bool) -> bytes:
+    """Refuse those calls, and without `sockets` also sockets of every family but AF_UNIX."""
+    audit_arch, socket_number, refused = _SECCOMP_BY_MACHINE[os.uname().machine]
+    allow, absent, no_family = 0x7FFF0000, 0x00050000 | errno.ENOSYS, 0x00050000 | errno.EAFNOSUPPORT
+    steps = [
+        (0x20, 0, 0, 4),  # the architecture of the call
+        (0x15, 1, 0, audit_arch),
+        (0x06, 0, 0, absent),
+        (0x20, 0, 0, 0),  # its number
+        (0x35, 0, 1, 0x40000000),  # x32 numbers would get around the next tests
+        (0x06, 0, 0, absent),
+    ]
+    for number in refused:
+        steps += [(0x15, 0, 1, number), (0x06, 0, 0, absent)]
+    if not sockets:
+        steps += [
             (0x15, 0, 3, socket_number),
             (0x20, 0, 0, 16),  # its first argument, the family
             (0x15, 1, 0, socket.AF_UNIX),
-            (0x06, 0, 0, refuse),
-            (0x06, 0, 0, allow),
-        )
-    )
+            (0x06, 0, 0, no_family),
+        ]
+    steps.append((0x06, 0, 0, allow))
+    return b"".join(struct.pack("=HBBI", *step) for step in steps)
+
+
+def _no_sockets() -> None:
+    """Landlock says nothing on UDP, raw and netlink sockets; from here on a filter does."""
+    program = _filter_program(sockets=False)
     buffer = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
     _check(_libc.prctl(_PR_SET_SECCOMP, 2, header, 0, 0), "seccomp")
+
+
+def _with_filter(argv: list) -> list:
+    """The command line of bubblewrap with a filter that it loads just before the shell."""
+    if os.uname().machine not in _SECCOMP_BY_MACHINE:
+        return argv
+    fd = os.memfd_create("filter", 0)
+    os.write(fd, _filter_program(sockets=True))
+    os.lseek(fd, 0, os.SEEK_SET)
+    return [argv[0], "--seccomp", str(fd), *argv[1:]]
 
 
 def probe() -> None:

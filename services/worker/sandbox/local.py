@@ -119,7 +119,8 @@ class LocalSandbox:
         finally:
             self._running -= 1
         if name in _GROWING:
-            await self._meter.measure()
+            # Who is over the limit is to see at once that deleting has helped.
+            await self._meter.measure(now=self._over_limit() is not None)
             if note := self._over_limit():
                 return replace(outcome, text=f"{outcome.text}\n[{note}]")
         return outcome

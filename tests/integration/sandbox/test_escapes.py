@@ -1,5 +1,6 @@
 """Proves: from inside the sandbox there is no way to the host's files, processes, other sessions or secrets."""
 
+import errno
 import os
 
 import pytest
@@ -159,3 +160,21 @@ async def test_landlock_confines_files_and_sockets(make_manager, tmp_path):
     assert "CapEff:\t0000000000000000" in await one.text("cat /proc/self/status")
     assert secret.read_text() == "SECRET"
     await manager.aclose()
+
+
+KEYRINGS = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+add_key, keyctl = {"x86_64": (248, 250), "aarch64": (217, 219)}[__import__("os").uname().machine]
+print(libc.syscall(add_key, b"user", b"of the session", b"secret", 6, -4), ctypes.get_errno())
+print(libc.syscall(keyctl, 0, -4, 1), ctypes.get_errno())
+"""
+
+
+async def test_keyrings_of_the_host_and_of_other_sessions_cannot_be_reached(bubblewrap, isolated):
+    await isolated.tool("write", file_path="keys.py", content=KEYRINGS)
+    assert await isolated.text("python3 keys.py") == f"-1 {errno.ENOSYS}\n-1 {errno.ENOSYS}"
+
+
+async def test_no_descriptor_is_left_open_in_the_shell(bubblewrap, isolated):
+    assert "memfd" not in await isolated.text("ls -l /proc/1/fd /proc/$$/fd /proc/self/fd")
