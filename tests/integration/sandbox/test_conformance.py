@@ -240,10 +240,15 @@ async def test_endless_output_ends_at_its_time(session):
 async def test_disk_use_is_bounded_and_told(session):
     for number in range(4):
         outcome = await session.bash(f"head -c 20000000 /dev/zero > f{number}")
-    assert "more than the 67108864 allowed" in outcome.text
+
+    async def told() -> bool:
+        # A measurement that took long on a busy machine is not repeated at once.
+        return "more than the 67108864 allowed" in (await session.bash("echo")).text
+
+    if "more than the 67108864 allowed" not in outcome.text:
+        await await_until(told, 10)
     assert (await session.tool("write", file_path="g", content="x")).is_error
     await session.text("rm f*; echo")
-    await session.text("sleep 0.3; true")
     assert not (await session.tool("write", file_path="g", content="x")).is_error
 
 

@@ -13,6 +13,9 @@ from kit.testing import await_until
 
 from .conftest import LIMITS, Session, processes_with
 
+# Looked for among all processes of the host, where the same tests of another checkout may run.
+OWN_SECONDS = str(5000 + os.getpid())
+
 RUNNER = """
 import asyncio, sys
 from pathlib import Path
@@ -21,9 +24,9 @@ from services.worker.sandbox import SandboxManager
 async def main():
     manager = SandboxManager(Path(sys.argv[1]), kind=sys.argv[2])
     session = manager.session("sess_one", {"network": {"type": "unrestricted"}})
-    outcome = await session.run_tool("bash", {"command": "(setsid sleep 4901 &) >/dev/null 2>&1; echo up"})
+    outcome = await session.run_tool("bash", {"command": f"(setsid sleep {sys.argv[3]} &) >/dev/null 2>&1; echo up"})
     print(outcome.text, flush=True)
-    await session.run_tool("bash", {"command": "setsid sleep 4901"})
+    await session.run_tool("bash", {"command": f"setsid sleep {sys.argv[3]}"})
 
 asyncio.run(main())
 """
@@ -36,18 +39,18 @@ async def test_a_kill_of_the_runner_or_launcher_ends_everything(make_manager, tm
     if victim == "launcher" and kind != "bubblewrap":
         pytest.skip("only a process namespace ends what a killed launcher leaves; said in describe()")
     runner = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", RUNNER, str(tmp_path), kind, stdout=subprocess.PIPE
+        sys.executable, "-c", RUNNER, str(tmp_path), kind, OWN_SECONDS, stdout=subprocess.PIPE
     )
     try:
         assert await asyncio.wait_for(runner.stdout.readline(), 30) == b"up\n"
-        await await_until(lambda: len(processes_with("sleep\x004901")) == 2, 20)
+        await await_until(lambda: len(processes_with(f"sleep\x00{OWN_SECONDS}")) == 2, 20)
         if victim == "runner":
             runner.kill()
         else:
             for pid in processes_with("launcher.py"):
                 if _parent(pid) == runner.pid:
                     os.kill(pid, signal.SIGKILL)
-        await await_until(lambda: not processes_with("sleep\x004901"), 3)
+        await await_until(lambda: not processes_with(f"sleep\x00{OWN_SECONDS}"), 3)
         if victim == "runner":
             await await_until(lambda: not list(Path("/sys/fs/cgroup").rglob(f"managed-agents-{runner.pid}-*")), 3)
     finally:
@@ -76,10 +79,10 @@ async def test_closing_leaves_no_process_and_no_descriptor(make_manager):
     before = set(os.listdir("/proc/self/fd"))
     manager = make_manager("bubblewrap", limits=LIMITS)
     sessions = [Session(manager, f"sess_{n}", {"network": {"type": "unrestricted"}}) for n in range(5)]
-    await asyncio.gather(*(each.text("sleep 4912 >/dev/null 2>&1 & echo") for each in sessions))
-    assert len(processes_with("sleep\x004912")) == 5
+    await asyncio.gather(*(each.text(f"sleep {OWN_SECONDS} >/dev/null 2>&1 & echo") for each in sessions))
+    assert len(processes_with(f"sleep\x00{OWN_SECONDS}")) == 5
     await manager.aclose()
-    await await_until(lambda: not processes_with("sleep\x004912"), 3)
+    await await_until(lambda: not processes_with(f"sleep\x00{OWN_SECONDS}"), 3)
     assert set(os.listdir("/proc/self/fd")) <= before
 
 
