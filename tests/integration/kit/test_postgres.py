@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
-from pydantic import SecretStr
 
+from kit.config import SecretStr
 from kit.embedded.postgres import EmbeddedPostgres
 from kit.errors import Internal, Unavailable, WriteConflict
 from kit.postgres import Database
