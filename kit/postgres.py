@@ -162,6 +162,12 @@ class Database:
             yield Tx(connection, workspace_id)
 
     @asynccontextmanager
+    async def statements(self, workspace_id: str) -> AsyncIterator[Tx]:
+        """A tenant's writes where each statement is a whole transaction of its own: saves BEGIN and COMMIT."""
+        async with self._borrow() as connection:
+            yield Tx(connection, workspace_id)
+
+    @asynccontextmanager
     async def platform_transaction(self, *, relaxed: bool = False) -> AsyncIterator[Tx]:
         """A transaction over all tenants, for claims, sweeps and the relay only."""
         async with self._transaction(None, relaxed) as tx:

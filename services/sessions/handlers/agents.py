@@ -53,15 +53,19 @@ class AgentsHandler(agents_pb2_grpc.AgentsServiceServicer):
         """Saves version 1."""
         caller = current_context()
         document = validate_definition(read_body(request.definition_json), published=caller.published_contract)
+
+        async def create(tx: Tx) -> agents_pb2.CreateAgentResponse:
+            agent_id = new_id("agent")
+            resolved = await _with_roster(tx, document, agent_id, 1)
+            saved = await AgentStore(tx).insert(agent_id, resolved, self._clock.now())
+            return agents_pb2.CreateAgentResponse(agent=agent_message(saved))
+
+        if not request.idempotency.key:
+            # Agent and version are written by one statement.
+            async with self._database.statements(caller.workspace_id) as tx:
+                return await create(tx)
         async with self._database.transaction(caller.workspace_id) as tx:
-
-            async def create() -> agents_pb2.CreateAgentResponse:
-                agent_id = new_id("agent")
-                resolved = await _with_roster(tx, document, agent_id, 1)
-                saved = await AgentStore(tx).insert(agent_id, resolved, self._clock.now())
-                return agents_pb2.CreateAgentResponse(agent=agent_message(saved))
-
-            return await once(tx, request.idempotency, agents_pb2.CreateAgentResponse, create)
+            return await once(tx, request.idempotency, agents_pb2.CreateAgentResponse, lambda: create(tx))
 
     async def GetAgent(self, request: Any, context: Any) -> agents_pb2.GetAgentResponse:
         """Reads one version."""

@@ -31,6 +31,7 @@ from managed_agents.sessions.v1.sessions_pb2 import (
 )
 from managed_agents.sessions.v1.sessions_pb2_grpc import SessionsServiceServicer
 from services.sessions.domain import budget, turn
+from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID
 from services.sessions.domain.metadata import merge_metadata
 from services.sessions.domain.move import Moved
 from services.sessions.domain.overrides import refuse_unavailable, replace_tools, without_effort
@@ -45,7 +46,7 @@ from services.sessions.domain.session_errors import SessionEnded, SessionRunning
 from services.sessions.domain.session_state import SessionState, TurnState
 from services.sessions.handlers.definitions import can_exist, once, read_body
 from services.sessions.handlers.saved_agents import SavedAgents
-from services.sessions.handlers.session_admission import admit
+from services.sessions.handlers.session_admission import Admitted, admit
 from services.sessions.handlers.session_messages import session_message
 from services.sessions.handlers.session_pages import read_listing
 from services.sessions.operations.core import Operations, Unit, new_event_id, not_found
@@ -84,6 +85,12 @@ class SessionsHandlers(SessionsServiceServicer):
             published=call.published_contract,
             default_engine=self._default_engine,
         )
+        if not request.idempotency.key and not new.initial_events and new.environment_id == DEFAULT_ENVIRONMENT_ID:
+            # Nothing has to go together, or to be held: the default environment never goes away.
+            async with self._database.statements(call.workspace_id) as tx:
+                admitted, state = await self._insert(tx, new, self._clock.now())
+            self._operations.writer.states.keep(state)
+            return CreateSessionResponse(session=session_message(admitted.record(state), state.updated_at))
         async with self._operations.unit(call.workspace_id) as unit:
             return await once(unit.tx, request.idempotency, CreateSessionResponse, lambda: self._create(unit, new))
 
@@ -148,14 +155,15 @@ class SessionsHandlers(SessionsServiceServicer):
             return StopSessionResponse(session=await self._read(unit, state.id))
 
     async def _create(self, unit: Unit, new: NewSession) -> CreateSessionResponse:
-        admitted = await admit(
-            unit.tx, new, unit.now, workspace_provider=self._workspace_provider, providers=self._providers
-        )
-        await Sessions(unit.tx).insert(admitted.row)
-        state = admitted.state(unit.tx.workspace_id)
+        admitted, state = await self._insert(unit.tx, new, unit.now)
         if new.initial_events:
             state = (await unit.append_client_events(state, new.initial_events)).state
         return CreateSessionResponse(session=session_message(admitted.record(state), unit.now))
+
+    async def _insert(self, tx: Tx, new: NewSession, now: datetime) -> tuple[Admitted, SessionState]:
+        admitted = await admit(tx, new, now, workspace_provider=self._workspace_provider, providers=self._providers)
+        await Sessions(tx).insert(admitted.row)
+        return admitted, admitted.state(tx.workspace_id)
 
     async def _read(self, unit: Unit, session_id: str) -> Session:
         return session_message(await _record(unit.tx, session_id), unit.now)
