@@ -22,6 +22,7 @@ from kit.nats import connect as connect_nats
 
 from .admission.compatibility import Compatibility
 from .admission.credentials import Authenticator
+from .admission.hosts import is_loopback
 from .clients import Clients, connect
 from .config import GatewaySettings
 from .operation import Operation
@@ -87,6 +88,7 @@ def create_app(settings: GatewaySettings, clients: Clients, operations: Sequence
         authenticator=authenticator,
         compatibility=Compatibility(settings.supported_versions()),
         allowed_origins=settings.allowed_origins(),
+        loopback_names_only=not authenticator.enabled and is_loopback(settings.host),
     )
 
 

@@ -7,6 +7,7 @@ are no numbers. The size is told from `content-length` before a byte is read.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..errors import InvalidJson, InvalidRequest, RequestTooLarge, UnsupportedMe
 
 MAX_DEPTH = 48
 DEFAULT_MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_READ_SECONDS = 30.0
 
 
 class ClientGone(Exception):
@@ -38,7 +40,15 @@ def check_headers(headers: Mapping[str, str], max_bytes: int) -> None:
 
 
 async def read(receive: Receive, max_bytes: int) -> bytes:
-    """Collect the body, giving up as soon as it is too large."""
+    """Collect the body, giving up as soon as it is too large or takes too long to arrive."""
+    try:
+        async with asyncio.timeout(MAX_READ_SECONDS):
+            return await _read(receive, max_bytes)
+    except TimeoutError:
+        raise InvalidRequest(f"The body did not arrive within {MAX_READ_SECONDS:.0f} seconds.") from None
+
+
+async def _read(receive: Receive, max_bytes: int) -> bytes:
     message = await receive()
     if message["type"] == "http.disconnect":
         raise ClientGone

@@ -1,6 +1,6 @@
 """The outermost layer: a request id for everyone, one envelope for every failure.
 
-Order: request id, cross-origin rules, authentication, compatibility admission, then
+Order: request id, cross-origin rules, host name, authentication, compatibility admission, then
 routing. Everything raised below this layer becomes the envelope here, so no other
 part of the gateway renders an error. Plain ASGI: nothing is wrapped in tasks.
 """
@@ -18,6 +18,7 @@ from kit.ids import new_id
 
 from ..admission.compatibility import Compatibility, speaks_published_contract
 from ..admission.credentials import ANONYMOUS, Authenticator
+from ..admission.hosts import check_host
 from ..errors import describe
 from .body import ClientGone
 from .call import SCOPE_KEY, Admitted
@@ -37,8 +38,10 @@ class Shell:
         authenticator: Authenticator,
         compatibility: Compatibility,
         allowed_origins: Sequence[str] = (),
+        loopback_names_only: bool = False,
     ) -> None:
         self._authenticator = authenticator
+        self._loopback_names_only = loopback_names_only
         self._compatibility = compatibility
         self._app = app
         self._entry: ASGIApp = self._answer
@@ -95,6 +98,8 @@ class Shell:
             await send(message)
 
         try:
+            if self._loopback_names_only:
+                check_host(scope[SCOPE_KEY].headers.get("host"))
             self._check(scope)
             await self._app(scope, receive, watched)
         except ClientGone:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
@@ -13,6 +14,7 @@ from kit.errors import Unavailable
 from kit.ids import is_id
 from managed_agents.sessions.v1 import agents_pb2
 from services.gateway.operation import Answer, Call, Operation
+from services.gateway.operation import body as body_module
 from services.gateway.operation.shell import Shell
 from tests.unit.gateway.support import PUBLISHED, Stub, agent, http
 
@@ -185,7 +187,7 @@ async def test_a_caller_that_hangs_up_in_its_body_gets_no_answer() -> None:
             "method": "POST",
             "path": "/v1/agents",
             "query_string": b"",
-            "headers": [(b"content-type", b"application/json")],
+            "headers": [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")],
         }
         await shell(scope, receive, send)
     assert sent == []
@@ -206,3 +208,14 @@ async def test_a_read_waits_a_moment_for_a_service_that_is_away() -> None:
         assert [options.get("retry", False) for _, _, options in agents.asked] == [False, True]
         refused(await client.post("/v1/agents/agent_1/archive"), 503, "unavailable")
         assert len(agents.asked) == 3
+
+
+async def test_a_body_that_never_arrives_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_module, "MAX_READ_SECONDS", 0.05)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    async with http() as client:
+        refused(await client.post("/v1/agents", content=chunks(), headers=JSON), 400, "invalid_request")
