@@ -23,7 +23,7 @@ from nats.js import JetStreamContext
 
 from kit.config import SecretStr, reveal
 from kit.errors import Unavailable
-from kit.telemetry import inject, log, register_secret
+from kit.telemetry import inject, log, register_secret, tracing
 
 OnReconnect = Callable[[], Awaitable[None] | None]
 OnMessage = Callable[[Msg], Awaitable[None]]
@@ -67,11 +67,15 @@ class Nats:
         self._on_slow.append(callback)
 
     async def publish(self, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> bool:
-        """Send a hint. False where it could not be handed over; never an exception."""
+        """Send a hint. False where it could not be handed over; never an exception.
+
+        It carries the trace while traces are on. Otherwise it has no header of ours: nobody reads one, and to take it
+        apart costs a reader more than the hint itself.
+        """
         if not self.client.is_connected:
             return False
         try:
-            await self.client.publish(subject, payload, headers=inject(headers) or None)
+            await self.client.publish(subject, payload, headers=inject(headers) if tracing() else headers)
         except Exception as error:
             log.debug("hint not sent", subject=subject, error=repr(error))
             return False

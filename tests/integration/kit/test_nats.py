@@ -18,13 +18,13 @@ def server(tmp_path):
     server.stop()
 
 
-async def test_a_hint_arrives_with_its_request_id(nats):
+async def test_a_hint_arrives_without_headers_while_nothing_is_traced(nats):
     got: asyncio.Queue = asyncio.Queue()
     await nats.subscribe("hints.a", got.put)
     telemetry.bind_request_id("req_7")
     assert await nats.publish("hints.a", b"x")
     message = await asyncio.wait_for(got.get(), 5)
-    assert (message.data, message.headers) == (b"x", {"request-id": "req_7"})
+    assert (message.data, message.headers) == (b"x", None)
     telemetry.bind_request_id("")
 
 
