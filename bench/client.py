@@ -64,7 +64,7 @@ class Client:
     async def listen(self, session: str, after: int | None = None, last: int = 0) -> "Listener":
         """An open stream; `last` is the seq whose arrival sets `reached`."""
         cursor = "" if after is None else f"last-event-id: {after}\r\n"
-        request = f"GET /v1/sessions/{session}/events/stream HTTP/1.1\r\nhost: bench\r\n{cursor}\r\n".encode()
+        request = f"GET /v1/sessions/{session}/events/stream HTTP/1.1\r\nhost: 127.0.0.1\r\n{cursor}\r\n".encode()
         loop = asyncio.get_running_loop()
         _, listener = await loop.create_connection(lambda: Listener(request, last), "127.0.0.1", self.port)
         await listener.until(lambda: listener.opened)
@@ -92,7 +92,9 @@ class Listener(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.pieces.append((time.time(), data))
-        self.opened = self.opened or b": open" in data
+        if not self.opened and not data.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(f"A stream was refused: {data[:300]!r}")
+        self.opened = True
         seen = self._rest + data
         self.idles += seen.count(_IDLE)
         self.reached = self.reached or (self._last != b"" and self._last in seen)
