@@ -61,7 +61,10 @@ async def run(options: Options, *, task: str, keep_serving: bool, as_json: bool,
         url = health.url(options.host, options.port)
         narrator.tell(f"Using the platform that already runs at {url}.", "dim")
         await perform(url, task, narrator)
-        narrator.tell(f"It keeps running: API {url}/v1, docs {url}/docs. Stop it in its own terminal.", "bold")
+        narrator.tell(
+            f"It keeps running: console {url}/console, API {url}/v1, docs {url}/docs. Stop it in its own terminal.",
+            "bold",
+        )
         return
 
     async def work(supervisor: Supervisor) -> None:
@@ -74,7 +77,7 @@ async def run(options: Options, *, task: str, keep_serving: bool, as_json: bool,
             say(f"The demo did not succeed: {reason}")
         if keep_serving:
             narrator.tell(
-                f"Serving: API {supervisor.url}/v1, docs {supervisor.url}/docs, "
+                f"Serving: console {supervisor.url}/console, API {supervisor.url}/v1, docs {supervisor.url}/docs, "
                 f"logs {supervisor.folder.path / 'logs'}. Ctrl-C stops everything.",
                 "bold",
             )

@@ -117,7 +117,7 @@ def up(
             print(json.dumps(facts), flush=True)
         else:
             print(
-                f"managed-agents is up at {supervisor.url} (API under /v1, docs at /docs; "
+                f"managed-agents is up at {supervisor.url} (console at /console, API under /v1, docs at /docs; "
                 f"logs in {supervisor.folder.path / 'logs'}). Ctrl-C stops it.",
                 flush=True,
             )

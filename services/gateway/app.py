@@ -31,6 +31,7 @@ from .operation.docs import page as reference_page
 from .operation.openapi import document
 from .operation.shell import Shell
 from .routes import agents, environments, models, sessions
+from .routes.console import PATH, console, dashboard
 from .routes.events import EventRoutes
 from .routes.runtime import RuntimeRoutes
 from .streams import Hub, StreamProtocol
@@ -80,6 +81,8 @@ def create_app(settings: GatewaySettings, clients: Clients, operations: Sequence
 
     app.openapi = openapi  # type: ignore[method-assign]
     app.add_route("/docs", docs, include_in_schema=False)
+    app.add_route(PATH, console, include_in_schema=False)
+    app.add_route("/dashboard", dashboard, include_in_schema=False)
     app.router.routes[:0] = build_routes(operations, clients)
     app.router.default = no_route
     # The router alone: FastAPI's own error layers would answer before the shell does.
