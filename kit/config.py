@@ -17,7 +17,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import Any, TypeVar, cast, dataclass_transform, get_args, get_type_hints
 
 PREFIX = "MANAGED_AGENTS_"
 
@@ -159,7 +159,7 @@ def _variable(name: str, metadata: Mapping[str, Any]) -> str:
 
 def _checked(settings: type[_Declared], given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Each field's value in its type, and what is wrong with those that have none."""
-    declared = {one.name: one for one in fields(settings)}
+    declared = {one.name: one for one in fields(cast(Any, settings))}
     if unknown := given.keys() - declared.keys():
         raise TypeError(f"{settings.__name__} has no setting {', '.join(sorted(unknown))}.")
     kinds = get_type_hints(settings)
