@@ -309,3 +309,12 @@ async def test_arguments_that_are_no_object_are_told_and_not_guessed(name: str, 
 
     (call,) = [delta for delta in deltas if isinstance(delta, ToolCall)]
     assert call.input == {} and call.input_error
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+async def test_a_redirect_is_refused_since_it_would_carry_the_key_along(name: str) -> None:
+    async with vendor() as elsewhere, vendor(Answer(307, [b"{}"], {"location": f"{elsewhere.url}/v1/steal"})) as server:
+        with pytest.raises(ModelError) as raised:
+            await ask(name, server)
+    assert (raised.value.status, raised.value.retryable) == (307, False)
+    assert elsewhere.requests == []

@@ -117,3 +117,11 @@ def test_what_a_runner_keeps_is_bounded_and_can_be_forgotten() -> None:
     assert "sess_0" not in seat.cached
     seat.know("sess_100", 0)
     assert "sess_100" not in seat.cached
+
+
+async def test_the_end_of_a_turn_tells_what_its_runner_knows() -> None:
+    room = WaitingRoom()
+    seat = room.enter("runner_1")
+    room.learn("runner_1", "sess_1", 9)
+    room.learn("runner_that_left", "sess_2", 9)
+    assert seat.cached == {"sess_1": 9}
