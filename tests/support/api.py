@@ -158,10 +158,10 @@ class Reader:
             return None
         event = orjson.loads(fields["data"])
         assert fields["event"] == event["type"], frame
-        assert int(fields["id"]) == event["seq"], frame
-        if event["seq"] <= self.last_seq:
+        if "id" not in fields:
             self._take_update(event)
             return None
+        assert int(fields["id"]) == event["seq"], frame
         assert event["seq"] == self.last_seq + 1, f"seq {event['seq']} came after {self.last_seq}"
         self.events.append(event)
         return event
