@@ -77,7 +77,7 @@ async def run(options: Options, *, task: str, keep_serving: bool, as_json: bool,
             say(f"The demo did not succeed: {reason}")
         if keep_serving:
             narrator.tell(
-                f"Serving: console {supervisor.url}/console, API {supervisor.url}/v1, docs {supervisor.url}/docs, "
+                f"Serving: API {supervisor.url}/v1, console {supervisor.url}/console, docs {supervisor.url}/docs, "
                 f"logs {supervisor.folder.path / 'logs'}. Ctrl-C stops everything.",
                 "bold",
             )
