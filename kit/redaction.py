@@ -35,7 +35,9 @@ def register_secret(value: str | None) -> None:
         return
     _secrets[value] = None
     forms = {form for secret in _secrets for form in (secret, json.dumps(secret)[1:-1])}
-    _pattern = re.compile("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)))
+    longest_first = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
+    # With the backslashes before it: one that is left alone would spoil the JSON of the line.
+    _pattern = re.compile(rf"\\*(?:{longest_first})")
 
 
 def mask_text(text: str) -> str:
