@@ -132,7 +132,7 @@ async def test_a_large_refusal_still_arrives(turns):
 @pytest.mark.parametrize("call", [unary, stream, bidi])
 async def test_an_unknown_failure_is_masked_and_logged_whole(turns, call, capsys):
     telemetry.setup("test")
-    turns.behaviour = ValueError("the secret plan")
+    turns.behaviour = ValueError("the whole plan")
     with pytest.raises(errors.Internal) as caught:
         await call(turns, context=CALLER)
     assert "plan" not in str(caught.value.__dict__)
@@ -141,7 +141,7 @@ async def test_an_unknown_failure_is_masked_and_logged_whole(turns, call, capsys
         entry for entry in map(json.loads, capsys.readouterr().err.splitlines()) if entry["event"] == "call failed"
     ]
     assert line["request_id"] == "req_1"
-    assert "the secret plan" in line["exception"]
+    assert "the whole plan" in line["exception"]
 
 
 @pytest.mark.parametrize("call", [unary, stream, bidi])

@@ -80,7 +80,7 @@ async def test_closing_leaves_no_process_and_no_descriptor(make_manager):
     manager = make_manager("bubblewrap", limits=LIMITS)
     sessions = [Session(manager, f"sess_{n}", {"network": {"type": "unrestricted"}}) for n in range(5)]
     await asyncio.gather(*(each.text(f"sleep {OWN_SECONDS} >/dev/null 2>&1 & echo") for each in sessions))
-    assert len(processes_with(f"sleep\x00{OWN_SECONDS}")) == 5
+    await await_until(lambda: len(processes_with(f"sleep\x00{OWN_SECONDS}")) == 5)
     await manager.aclose()
     await await_until(lambda: not processes_with(f"sleep\x00{OWN_SECONDS}"), 3)
     assert set(os.listdir("/proc/self/fd")) <= before

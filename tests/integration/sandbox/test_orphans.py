@@ -8,11 +8,15 @@ from kit.testing import await_until
 from services.worker.sandbox.launching import LaunchedShell, Launcher, LaunchRequest
 
 # As a bwrap that dies between its clone and its death signal: the child is left alone, in no namespace of its own.
-COMMAND = "sleep 4902 & read line"
+# A file, since the launcher hands bwrap's own options to whatever it starts.
+SCRIPT = "#!/bin/bash\nsleep 4902 & read line\n"
 
 
-async def _spawn(launcher: Launcher) -> tuple[LaunchedShell, list[int]]:
-    shell = await launcher.spawn(LaunchRequest(["/bin/bash", "-c", COMMAND], {"PATH": "/usr/bin:/bin"}))
+async def _spawn(launcher: Launcher, folder: Path) -> tuple[LaunchedShell, list[int]]:
+    script = folder / "first-process"
+    script.write_text(SCRIPT)
+    script.chmod(0o755)
+    shell = await launcher.spawn(LaunchRequest([str(script)], {"PATH": "/usr/bin:/bin"}))
     return shell, await await_until(lambda: _sleepers(), 10)
 
 
@@ -29,9 +33,9 @@ def _is_sleeper(entry: Path) -> bool:
 
 
 @pytest.mark.parametrize("end", ["one sandbox", "the launcher"])
-async def test_the_child_of_a_sandbox_that_was_killed_is_ended(end: str) -> None:
+async def test_the_child_of_a_sandbox_that_was_killed_is_ended(end: str, tmp_path: Path) -> None:
     launcher = Launcher()
-    shell, sleepers = await _spawn(launcher)
+    shell, sleepers = await _spawn(launcher, tmp_path)
     try:
         assert len(sleepers) == 1
         if end == "one sandbox":
