@@ -45,9 +45,7 @@ clients: $(LEGACY) $(NODE_MODULES) ## Prepare the published clients that the tes
 
 .PHONY: test
 test: setup clients lint ## Run every check and test
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup tests || { \
-		echo "Once more, one at a time, what failed while both cores were busy:"; \
-		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none tests; }
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup tests
 
 .PHONY: test-unit
 test-unit: setup ## Run the tests that need no server
