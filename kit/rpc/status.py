@@ -22,6 +22,8 @@ INTERNAL_TEXT = "Something failed inside the platform. The request id names the 
 # Trailers are limited (METADATA_BYTES in the channel options); a longer text says nothing more.
 _LONGEST_MESSAGE = 4_000
 _LARGEST_METADATA = 24_000
+# How gRPC tells of a connection that broke, besides UNAVAILABLE: a write that met it first ends the call with INTERNAL.
+_LOST_CONNECTION = ("Internal error from Core", "Stream removed", "Received RST_STREAM")
 _CODES = {code: grpc.StatusCode[code] for code in CANONICAL}
 _BY_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -95,7 +97,7 @@ def _from_status(code: grpc.StatusCode, encoded: bytes | str) -> DomainError | N
 
 def _without_details(code: grpc.StatusCode, details: str) -> DomainError:
     """A failure that no handler of ours made: the transport's, or a deadline."""
-    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) or details.startswith(_LOST_CONNECTION):
         return Unavailable("A part of the platform can't be reached now. Try again shortly.")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(TOO_SLOW_TEXT)

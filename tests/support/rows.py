@@ -11,6 +11,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from kit.embedded.postgres import EmbeddedPostgres
+from kit.postgres import Database
 from tests.support.platform import Platform
 
 SCHEMAS = ["sessions", "vault", "scheduler", "worker"]
@@ -40,6 +41,14 @@ def snapshot(connection: psycopg.Connection) -> dict[str, tuple[Any, ...] | None
         )
         found[f"{schema}.{table}"] = connection.execute(read.format(sql.Identifier(schema, table))).fetchone()
     return found
+
+
+async def cut_connections(postgres: str, database: Database) -> None:
+    """End every connection of one test's database; the server is shared with other tests."""
+    async with database.platform_read() as tx:
+        (name,) = await tx.one("SELECT current_database()")
+    async with await psycopg.AsyncConnection.connect(postgres, autocommit=True) as admin:
+        await admin.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s", [name])
 
 
 def turns_under_way(connection: psycopg.Connection) -> int:

@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from kit import outbox
@@ -19,6 +18,7 @@ from kit.nats import connect
 from kit.outbox import OUTBOX_DDL, PROCESSED_MESSAGES_DDL, Relay
 from kit.postgres import Database
 from kit.testing import await_until
+from tests.support.rows import cut_connections
 
 CHILD = Path(__file__).with_name("outbox_child.py")
 
@@ -175,8 +175,7 @@ async def test_rows_wait_while_nats_is_away_and_postgres_connections_break(datab
         await await_until(lambda: not nats.connected)
         await write(database, stream, 5, 5)
         relay.wake()
-        async with await psycopg.AsyncConnection.connect(postgres, autocommit=True) as admin:
-            await admin.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'box'")
+        await cut_connections(postgres, database)
         await write(database, stream, 10, 5)
         relay.wake()
         assert await waiting(database) == 10

@@ -13,6 +13,7 @@ from kit.errors import Internal, Unavailable, WriteConflict
 from kit.postgres import Database
 from kit.redaction import mask_text
 from kit.testing import await_until
+from tests.support.rows import cut_connections
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,7 @@ async def test_no_free_connection_in_time_is_unavailable(make_database):
 
 async def test_a_connection_that_broke_while_idle_is_replaced(database, postgres):
     await asyncio.gather(*(add(database, number) for number in range(4)))
-    async with await psycopg.AsyncConnection.connect(postgres, autocommit=True) as admin:
-        await admin.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'notes'")
+    await cut_connections(postgres, database)
     assert await count(database) == 4
 
 
