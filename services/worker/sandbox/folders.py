@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,10 +128,14 @@ def _entries(folder: int) -> list[tuple[str, bool]]:
 
 
 class DiskMeter:
-    """Measures a folder, seldom enough to be cheap: small trees at once, large ones in a thread."""
+    """Measures a folder, seldom enough to be cheap: small trees at once, large ones in a thread.
 
-    def __init__(self, folder: str) -> None:
+    `held` tells how much is taken by files that no folder shows any more.
+    """
+
+    def __init__(self, folder: str, held: Callable[[], Awaitable[int]]) -> None:
         self._folder = folder
+        self._held = held
         self._rest_until = 0.0
         self.used_bytes = 0
         # Something lies in folders into which this process cannot look.
@@ -144,7 +148,8 @@ class DiskMeter:
             return self.used_bytes
         hidden: list[str] = []
         sizes = _sizes(self._folder, hidden)
-        total = 0
+        # First, so that what is deleted between the two looks is not counted twice.
+        total = await self._held()
         for count, size in enumerate(sizes):
             total += size
             if count >= _INLINE_ENTRIES:

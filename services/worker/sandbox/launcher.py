@@ -11,8 +11,8 @@ by whatever means, it kills them all and ends.
 Protocol (SEQPACKET, JSON): `{"op": "spawn", "id", "argv", "env", "cwd",
 "cgroups", "network_port", "landlock", "tag", "process_limit"}` with the descriptors
 stdin, output, status, exit, reply; `{"op": "kill", "id"}`. The child answers
-`ready` (with the listening socket) on `reply`, or a text starting with `failed`;
-its exit code is written to `exit`.
+`ready <pid>` (with the listening socket) on `reply`, or a text starting with
+`failed`; its exit code is written to `exit`.
 """
 
 import contextlib
@@ -256,10 +256,11 @@ def _become(request: dict, fds: list[int]) -> None:
             _drop_capabilities()
             _landlock(request["landlock"])
             _no_sockets()
+        ready = f"ready {os.getpid()}".encode()
         if listener is not None:
-            socket.send_fds(reply, [b"ready"], [listener.fileno()])
+            socket.send_fds(reply, [ready], [listener.fileno()])
         else:
-            reply.send(b"ready")
+            reply.send(ready)
         # A tag stands for a shell without a namespace of processes, so without bubblewrap.
         argv = request["argv"] if request["tag"] else _with_filter(request["argv"])
         os.execve(argv[0], argv, request["env"])

@@ -47,12 +47,19 @@ class LaunchedShell:
     def __init__(self, launcher: "Launcher", identity: int, fds: tuple[int, int, int], exit_fd: int) -> None:
         self.control_fd, self.output_fd, self.status_fd = fds
         self.listener: socket.socket | None = None
+        # The first process of the sandbox, as the host counts; 0 until it has started.
+        self.pid = 0
         self._launcher = launcher
         self._identity = identity
         self._exit_fd = exit_fd
         self._loop = asyncio.get_running_loop()
         self._exit: asyncio.Future[int | None] = self._loop.create_future()
         self._loop.add_reader(exit_fd, self._on_exit)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the first process has ended; its pid may be another's by now."""
+        return self._exit.done()
 
     def kill(self) -> None:
         """Kill everything in the sandbox."""
@@ -86,6 +93,11 @@ class Launcher:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
+    @property
+    def pid(self) -> int:
+        """The launcher's own process, to which strays come; 0 before the first sandbox."""
+        return self._process.pid if self._process else 0
+
     async def spawn(self, request: LaunchRequest) -> LaunchedShell:
         """Start a sandbox; raises ShellUnavailable with the reason."""
         identity = next(self._ids)
@@ -113,7 +125,7 @@ class Launcher:
         shell = LaunchedShell(self, identity, (control_fd, output_fd, status_fd), exit_fd)
         try:
             with reply:
-                shell.listener = await asyncio.wait_for(_await_ready(reply), _START_SECONDS)
+                shell.pid, shell.listener = await asyncio.wait_for(_await_ready(reply), _START_SECONDS)
         except BaseException as error:
             shell.kill()
             for fd in (control_fd, output_fd, status_fd):
@@ -183,11 +195,11 @@ def _as_message(request: LaunchRequest) -> dict[str, Any]:
     return {name: getattr(request, name) for name in LaunchRequest.__slots__}
 
 
-async def _await_ready(reply: socket.socket) -> socket.socket | None:
-    """Read the child's answers until it has become the sandbox (end of file)."""
+async def _await_ready(reply: socket.socket) -> tuple[int, socket.socket | None]:
+    """Read the child's answers until it has become the sandbox (end of file); its pid and its listening socket."""
     loop = asyncio.get_running_loop()
     listener: socket.socket | None = None
-    ready = False
+    pid = 0
     try:
         while True:
             data, fds = await _receive(loop, reply)
@@ -197,14 +209,14 @@ async def _await_ready(reply: socket.socket) -> socket.socket | None:
                 raise ShellUnavailable(data.decode("utf-8", "replace").removeprefix("failed: "))
             if not data:
                 break
-            ready = True
-        if not ready:
+            pid = int(data.removeprefix(b"ready "))
+        if not pid:
             raise ShellUnavailable("the launcher ended while the sandbox was starting")
     except BaseException:
         if listener is not None:
             listener.close()
         raise
-    return listener
+    return pid, listener
 
 
 async def _receive(loop: asyncio.AbstractEventLoop, reply: socket.socket) -> tuple[bytes, list[int]]:

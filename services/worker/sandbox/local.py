@@ -19,6 +19,7 @@ from typing import Any
 from services.worker.sandbox.cgroups import ControlGroups, SessionGroup
 from services.worker.sandbox.egress import NetworkPolicy
 from services.worker.sandbox.folders import TOOL_OUTPUTS, VISIBLE, WORKSPACE, DiskMeter, FolderStore
+from services.worker.sandbox.held import below, file_devices, held_by, tagged_children
 from services.worker.sandbox.isolation import PROXY_PORT, Isolation, detect
 from services.worker.sandbox.launching import LaunchedShell, Launcher, LaunchRequest
 from services.worker.sandbox.limits import SandboxLimits
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 _GROWING = frozenset({"bash", "write", "edit"})
 # How often the folder of a shell is looked at between tools, for what goes on in the background.
 _GUARD_SECONDS = 2.0
+# More than these are looked at in a thread.
+_INLINE_PROCESSES = 8
 
 
 class LocalProvider:
@@ -66,6 +69,11 @@ class LocalProvider:
         """What holds on this host, found once."""
         return detect(self._kind, self.store.root, self.groups)
 
+    @cached_property
+    def devices(self) -> frozenset[int]:
+        """Device numbers of files below the root."""
+        return file_devices(self.store.root)
+
     def describe(self) -> SandboxDescription:
         """Say what isolates here."""
         return self.isolation.description
@@ -97,7 +105,10 @@ class LocalSandbox:
         self._files = FileView(self._folders.path, cwd=WORKSPACE, roots=VISIBLE)
         self._spills = os.open(self._folders.host(TOOL_OUTPUTS), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._shell = PersistentShell(self._start_shell, cwd=WORKSPACE)
-        self._meter = DiskMeter(str(self._folders.path))
+        self._meter = DiskMeter(str(self._folders.path), self._held_bytes)
+        self._process: LaunchedShell | None = None
+        self._tag = ""
+        self._opaque = False
         self._group: SessionGroup | None = None
         self._proxy: EgressProxy | None = None
         self._guard: asyncio.Task[None] | None = None
@@ -174,6 +185,7 @@ class LocalSandbox:
                 tag=tag,
             )
         )
+        self._process, self._tag = shell, tag
         if shell.listener is not None:
             self._proxy = provider.proxy(self._policy)
             await self._proxy.serve(shell.listener)
@@ -207,6 +219,21 @@ class LocalSandbox:
         await self._meter.measure()
         return self._over_limit()
 
+    async def _held_bytes(self) -> int:
+        """What deleted files take that the session's processes still use."""
+        self._opaque = False
+        if self._process is None or self._process.ended:
+            return 0
+        pids = below(self._process.pid)
+        if self._tag:
+            pids |= tagged_children(self._provider.launcher.pid, self._tag)
+        if len(pids) > _INLINE_PROCESSES:
+            held = await asyncio.to_thread(held_by, pids, self._provider.devices)
+        else:
+            held = held_by(pids, self._provider.devices)
+        self._opaque = held.opaque
+        return held.used_bytes
+
     def _refuse_writes(self) -> str | None:
         return self._over_limit()
 
@@ -214,6 +241,8 @@ class LocalSandbox:
         limit, used = self._provider.limits.disk_bytes, self._meter.used_bytes
         if self._meter.hidden:
             return "the session has folders that cannot be measured, nested too deep or locked; delete or unlock them"
+        if self._opaque:
+            return "a process of the session hides its open files, so their size cannot be measured; end it"
         if used <= limit:
             return None
         return f"the session's files take {used} bytes of disk, more than the {limit} allowed; delete some"

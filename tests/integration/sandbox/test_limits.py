@@ -9,7 +9,7 @@ import pytest
 from kit.testing import await_until
 from services.worker.sandbox.cgroups import ControlGroups, SessionGroup
 
-from .conftest import LIMITS, Session, processes_with
+from .conftest import LIMITS, MIB, Session, processes_with
 
 
 async def test_a_fork_bomb_is_contained(bubblewrap, isolated):
@@ -86,6 +86,57 @@ async def test_what_fills_the_disk_in_the_background_is_ended(make_manager):
     assert (await session.tool("write", file_path="g", content="x")).is_error
     await session.bash("rm f")
     assert await session.text("echo fine") == "fine"
+    await manager.aclose()
+
+
+# Ways to keep a file that has no name any more: a descriptor, one that only a thread has, a mapping without
+# a descriptor, a file that never had a name, and one in a process that left its parent.
+_HOLDERS = {
+    "descriptor": "f = fill(open('f', 'w+b')); os.unlink('f')",
+    "thread": """
+def hold():
+    os.unshare(0x400) if hasattr(os, "unshare") else ctypes.CDLL(None).unshare(0x400)
+    f = fill(open('f', 'w+b'))
+    os.unlink('f')
+    time.sleep(60)
+threading.Thread(target=hold).start()""",
+    "mapping": "f = fill(open('f', 'w+b')); m = mmap.mmap(f.fileno(), 9000000); f.close(); os.unlink('f')",
+    "never named": "f = fill(os.fdopen(os.open('.', os.O_TMPFILE | os.O_RDWR), 'w+b'))",
+    "orphan": "f = fill(open('f', 'w+b')); os.unlink('f'); os.fork() and os._exit(0); os.setsid()",
+}
+_HOLD = """import ctypes, mmap, os, threading, time
+def fill(file):
+    file.write(bytes(9000000))
+    file.flush()
+    return file
+%s
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", _HOLDERS)
+@pytest.mark.parametrize("kind", ["bubblewrap", "landlock"])
+async def test_a_deleted_file_that_is_still_held_counts(make_manager, kind, how):
+    manager = make_manager(kind, limits=replace(LIMITS, disk_bytes=4 * MIB))
+    session = Session(manager, "sess_one", {})
+    await session.tool("write", file_path="hold.py", content=_HOLD % _HOLDERS[how])
+    outcome = await session.bash("python3 hold.py; sleep 60", timeout_ms=30_000)
+    assert outcome.is_error
+    assert "bytes of disk" in outcome.text
+    # With what held it gone, so is the file.
+    assert not (await session.tool("write", file_path="g", content="x")).is_error
+    assert await session.text("echo fine") == "fine"
+    await manager.aclose()
+
+
+async def test_memory_that_has_no_file_is_no_disk(make_manager):
+    manager = make_manager("bubblewrap", limits=replace(LIMITS, disk_bytes=4 * MIB))
+    session = Session(manager, "sess_one", {})
+    hold = "import mmap, os, time; m = mmap.mmap(-1, 9000000); m.write(bytes(9000000)); f = os.memfd_create('x'); "
+    hold += (
+        "os.write(f, bytes(9000000)); g = open('/dev/shm/x', 'wb'); g.write(bytes(9000000)); os.unlink('/dev/shm/x')"
+    )
+    await session.text(f'python3 -c "{hold}; time.sleep(3)"')
     await manager.aclose()
 
 
