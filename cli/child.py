@@ -83,7 +83,12 @@ class Child:
         finally:
             os.close(log)
             os.close(says)
-        self._folder.record_pid(self._running.pid)
+        try:
+            self._folder.record_pid(self._running.pid)
+        except OSError:
+            # One that a successor could not find must not run.
+            os.killpg(self._running.pid, signal.SIGKILL)
+            raise
 
     async def until_ready(self, timeout_seconds: float) -> None:
         """Return when it serves; CannotStart, in the words of its log, when it ends or stays silent."""
@@ -137,12 +142,14 @@ class Child:
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
             if self._stopping:
                 return
-            await self.start()
             try:
+                await self.start()
                 await self.until_ready(ready_seconds)
                 self._say(f"{self.name} is back.")
             except CannotStart as error:
                 self._say(str(error))
+            except OSError as error:
+                self._say(f"{self.name} can't be started now: {error.strerror or error}.")
 
     async def stop(self, grace_seconds: float) -> None:
         """SIGTERM, and SIGKILL for the whole group when it takes longer than the grace."""

@@ -148,9 +148,16 @@ class DataFolder:
         log = self.log(service)
         if not log.exists() or log.stat().st_size <= limit_bytes:
             return
+        draft = log.with_suffix(".log.new")
+        try:
+            draft.write_bytes(log.read_bytes())
+        except OSError:
+            # A full disk: the log waits for the next look, and what is kept already is not touched.
+            draft.unlink(missing_ok=True)
+            return
         for number in range(_LOGS_KEPT - 1, 0, -1):
             older = log.with_suffix(f".log.{number}")
             if older.exists():
                 older.replace(log.with_suffix(f".log.{number + 1}"))
-        log.with_suffix(".log.1").write_bytes(log.read_bytes())
+        draft.replace(log.with_suffix(".log.1"))
         os.truncate(log, 0)

@@ -37,7 +37,7 @@ class Foundation:
                 nats = pool.submit(self._start_nats)
                 databases = self._start_databases()
                 return Servers(databases=databases, nats=nats.result())
-            except EmbeddedServerError as error:
+            except (EmbeddedServerError, OSError) as error:
                 raise CannotStart(str(error)) from error
 
     def missing(self) -> list[str]:

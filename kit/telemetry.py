@@ -16,7 +16,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -56,13 +56,20 @@ _HANDLER = "managed-agents"
 
 
 class _Stderr:
-    """Whatever `sys.stderr` is when a line is written: tests and daemons exchange it."""
+    """Whatever `sys.stderr` is when a line is written: tests and daemons exchange it.
+
+    A line that can't be written (the disk is full, the reader is gone) is lost: what logs must go on, and most of all
+    where it is about to handle the very same failure.
+    """
 
     def write(self, text: str) -> int:
-        return sys.stderr.write(text)
+        with suppress(OSError):
+            return sys.stderr.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stderr.flush()
 
 
 _stderr: Any = _Stderr()
