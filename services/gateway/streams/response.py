@@ -130,8 +130,12 @@ class EventStream:
         return None if first.status in ENDED else first.last_seq
 
     async def _send_batch(self, send: Send, batch) -> bool:
+        self._follower.note_unread(batch.unread_seqs)
+        if batch.updates:
+            # Before the events that came with the reading: a cursor among them says that this was sent.
+            data = b"".join(frame_of(event).update_for(self._call.published) for event in batch.updates)
+            await send({"type": "http.response.body", "body": data, "more_body": True})
         if batch.frames:
-            self._follower.note_unread(batch.unread_seqs)
             await send({"type": "http.response.body", "body": batch.frames, "more_body": True})
         if not batch.events:
             return False

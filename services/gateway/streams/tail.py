@@ -48,6 +48,8 @@ class Tail:
         self._previews: Any = None
         self._starting = asyncio.Lock()
         self._reading: asyncio.Task[None] | None = None
+        # Told of more while it was reading.
+        self._read_again = False
 
     async def start(self, *, previews: bool) -> None:
         """Listen; returns once the server knows. Idempotent."""
@@ -67,7 +69,10 @@ class Tail:
 
     def catch_up_soon(self) -> None:
         """Read the log after `seen_seq`, once, in the background."""
-        if self.seen_seq is None or (self._reading is not None and not self._reading.done()):
+        if self.seen_seq is None:
+            return
+        if self._reading is not None and not self._reading.done():
+            self._read_again = True
             return
         self._reading = asyncio.create_task(self._catch_up(), name=f"catch up {self.session_id}")
 
@@ -121,7 +126,8 @@ class Tail:
                 follower.push(frames if seen is None else [frame for frame in frames if frame.seq <= seen])
         if not fresh or seen is None:
             return
-        if fresh[0].seq > seen + 1:
+        if fresh[-1].seq - seen != len({frame.seq for frame in fresh}):
+            # Something is missing before or between them; an old input may stand before newer events.
             self.catch_up_soon()
             return
         self.seen_seq = fresh[-1].seq
@@ -142,12 +148,14 @@ class Tail:
 
     async def _catch_up(self) -> None:
         while self.followers:
+            self._read_again = False
             try:
                 request = ReadEventsRequest(session_id=self.session_id, after_seq=self.seen_seq or 0)
                 async with aclosing(aiter(self._events.ReadEvents(request, context=self._context))) as batches:
                     async for batch in batches:
-                        self._take([frame_of(event) for event in batch.events])
-                return
+                        self._take([frame_of(event) for event in (*batch.updates, *batch.events)])
+                if not self._read_again:
+                    return
             except DomainError as error:
                 if error.code == "NOT_FOUND":
                     for follower in list(self.followers):

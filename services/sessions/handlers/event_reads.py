@@ -24,7 +24,7 @@ from services.sessions.handlers.definitions import can_exist, page_limit
 from services.sessions.handlers.moments import read_bounds
 from services.sessions.handlers.session_messages import STATUSES, event_messages
 from services.sessions.operations.core import not_found
-from services.sessions.store.event_reads import EventFilter, EventReads, JoinedPage, LogEnd
+from services.sessions.store.event_reads import EventFilter, EventReads, JoinedPage, LateRead, LogEnd
 
 # Events in one message of a replay.
 BATCH_EVENTS = 1000
@@ -67,32 +67,54 @@ class EventReadsHandlers:
             end = await EventReads(tx).end_of(request.session_id)
             if end is None:
                 raise not_found(request.session_id)
-            message, read_up_to = await _read(tx, request, request.after_seq, end)
+            late = await _read_late(tx, request, end)
+            message, read_up_to = await _read(tx, request, request.after_seq, end, late)
+            message.unread_seqs.extend(_waiting(request, end, late))
         yield message
         # Between batches no connection is held: the reader decides how fast this goes.
         while read_up_to < end.last_seq:
             async with self._database.read(workspace_id) as tx:
-                message, read_up_to = await _read(tx, request, read_up_to, end)
+                message, read_up_to = await _read(tx, request, read_up_to, end, late)
             yield message
 
 
-async def _read(tx: Tx, request: ReadEventsRequest, after_seq: int, end: LogEnd) -> tuple[ReadEventsResponse, int]:
+async def _read(
+    tx: Tx, request: ReadEventsRequest, after_seq: int, end: LogEnd, late: list[LateRead]
+) -> tuple[ReadEventsResponse, int]:
     """The next batch, and the seq up to which the log was read with it."""
     message = ReadEventsResponse(last_seq=end.last_seq, status=STATUSES[end.status])
     if after_seq >= end.last_seq:
         return message, after_seq
+    message.updates.extend(event_messages([event for read_seq, event in late if read_seq == after_seq + 1]))
+    # A batch ends where the next one has updates to begin with.
+    up_to_seq = next((read_seq - 1 for read_seq, _ in late if read_seq > after_seq + 1), end.last_seq)
     reads = EventReads(tx)
     if request.framed:
-        framed = await reads.framed_batch(request.session_id, after_seq, end.last_seq, FRAMED_BATCH_EVENTS)
+        framed = await reads.framed_batch(request.session_id, after_seq, up_to_seq, FRAMED_BATCH_EVENTS)
         if framed is None:
-            return message, end.last_seq
+            return message, up_to_seq
         if not framed.ends:
             message.frames = framed.frames.encode()
             message.unread_seqs.extend(framed.unread_seqs)
             return message, framed.last_seq
-    batch = await reads.batch(request.session_id, after_seq, end.last_seq, BATCH_EVENTS)
+    batch = await reads.batch(request.session_id, after_seq, up_to_seq, BATCH_EVENTS)
     message.events.extend(event_messages(batch))
-    return message, batch[-1][0] if batch else end.last_seq
+    return message, batch[-1][0] if batch else up_to_seq
+
+
+async def _read_late(tx: Tx, request: ReadEventsRequest, end: LogEnd) -> list[LateRead]:
+    """The inputs that a reader who stands at `after_seq` may know unread, although they were read since."""
+    if not 0 < request.after_seq < end.last_seq:
+        return []
+    return await EventReads(tx).read_late(request.session_id, request.after_seq, end.last_seq)
+
+
+def _waiting(request: ReadEventsRequest, end: LogEnd, late: list[LateRead]) -> list[int]:
+    """The inputs that such a reader knows unread, and that are."""
+    if end.unread == "[]":
+        return []
+    known = {event[0] for _, event in late}
+    return [seq for seq, *_ in orjson.loads(end.unread) if seq <= request.after_seq and seq not in known]
 
 
 async def _start(reads: EventReads, request: ListEventsRequest, scope: str) -> int | None:

@@ -72,7 +72,9 @@ class Writer:
         for moved, _ in moves:
             if moved.read and moved.moved_at:
                 scoped = LogStore(tx.for_workspace(moved.state.workspace_id))
-                fresh = await scoped.mark_read(moved.state.id, moved.read, moved.moved_at)
+                # Announced before the events of the move: who has the first of them has seen the input read.
+                read_seq = moved.before.last_seq + 1
+                fresh = await scoped.mark_read(moved.state.id, moved.read, moved.moved_at, read_seq)
                 written.read.setdefault(moved.state.id, []).extend(fresh)
             written.moves.append(moved)
         await failpoints.point("sessions.append.before_commit")

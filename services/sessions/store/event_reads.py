@@ -28,6 +28,8 @@ class EventFilter:
 
 # (seq, id, type, body)
 EventTuple = tuple[int, str, str, str]
+# The same, after the seq of the first event that was written with the reading.
+LateRead = tuple[int, EventTuple]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class LogEnd:
 
     last_seq: int
     status: str
+    # JSON array of [seq, …] of the inputs that no model request has read.
+    unread: str
 
 
 class EventReads:
@@ -113,12 +117,28 @@ class EventReads:
         """The end of a log right now; None where there is no such session."""
         return await self._tx.maybe_one(
             """
-            SELECT last_seq, status FROM sessions
+            SELECT last_seq, status, unread FROM sessions
             WHERE workspace_id = %(workspace_id)s AND id = %(session_id)s AND deleted_at IS NULL
             """,
             {"session_id": session_id},
             row=LogEnd,
         )
+
+    async def read_late(self, session_id: str, seq: int, up_to_seq: int) -> list[LateRead]:
+        """Inputs up to a seq that were read only after it, as they look now, in the order of their reading.
+
+        A sum is no column: so the log's own index, which would walk all of it, is no choice here.
+        """
+        rows = await self._tx.all(
+            """
+            SELECT read_seq, seq, id, type, body FROM events
+            WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s
+              AND read_seq > %(seq)s AND read_seq <= %(up_to_seq)s AND seq + 0 <= %(seq)s
+            ORDER BY read_seq, seq + 0 LIMIT 10000
+            """,
+            {"session_id": session_id, "seq": seq, "up_to_seq": up_to_seq},
+        )
+        return [(read_seq, event) for read_seq, *event in rows]
 
     async def framed_batch(self, session_id: str, after_seq: int, up_to_seq: int, limit: int) -> FramedBatch | None:
         """The events of a batch as the frames of a stream; None where there are none."""

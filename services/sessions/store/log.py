@@ -112,12 +112,15 @@ class LogStore:
             raise
         return {row[0] for row in rows}
 
-    async def mark_read(self, session_id: str, seqs: Sequence[int], moment: datetime) -> list[LoggedEvent]:
-        """Puts the time of reading into queued inputs, and answers with what they look like now."""
+    async def mark_read(
+        self, session_id: str, seqs: Sequence[int], moment: datetime, read_seq: int
+    ) -> list[LoggedEvent]:
+        """Puts the time and the place of reading into queued inputs, and answers with what they look like now."""
         rows = await self._tx.all(
             """
             UPDATE events
-            SET body = overlay(body PLACING %(read)s FROM position(%(unread)s IN body) FOR length(%(unread)s))
+            SET body = overlay(body PLACING %(read)s FROM position(%(unread)s IN body) FOR length(%(unread)s)),
+                read_seq = %(read_seq)s
             WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND seq = ANY(%(seqs)s)
               AND position(%(unread)s IN body) > 0
             RETURNING id, seq, type, created_at, body
@@ -125,6 +128,7 @@ class LogStore:
             {
                 "session_id": session_id,
                 "seqs": list(seqs),
+                "read_seq": read_seq,
                 "unread": UNREAD,
                 "read": f'"processed_at":"{rfc3339(moment)}"',
             },

@@ -58,6 +58,7 @@ class Gateway:
     clients: Clients
     server: HttpServer
     services: dict[str, Any] = field(default_factory=dict)
+    sessions_address: str = ""
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
         try:
             for part in parts.values():
                 await part.start()
-            yield Gateway(f"http://127.0.0.1:{server.port}", clients, server, parts)
+            yield Gateway(f"http://127.0.0.1:{server.port}", clients, server, parts, addresses["sessions"])
         finally:
             await hub.close()
             for part in reversed(parts.values()):

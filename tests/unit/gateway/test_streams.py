@@ -36,6 +36,8 @@ class Log:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        # Inputs that were read, by the seq of the first event that was written with the reading.
+        self.read: dict[int, Event] = {}
         self.failures = 0
 
     async def ReadEvents(self, request: ReadEventsRequest, **_: Any) -> AsyncIterator[ReadEventsResponse]:
@@ -43,7 +45,9 @@ class Log:
             self.failures -= 1
             raise Unavailable("The log can't be read now.")
         found = [one for one in self.events if one.seq > request.after_seq]
-        yield ReadEventsResponse(events=found, last_seq=len(self.events))
+        after = request.after_seq
+        updates = [one for read_seq, one in self.read.items() if one.seq <= after < read_seq]
+        yield ReadEventsResponse(updates=updates, events=found, last_seq=len(self.events))
 
 
 def message(payload: Any) -> Any:
@@ -125,6 +129,60 @@ async def test_an_event_that_was_sent_unread_comes_again_once_it_is_read_and_onl
     assert seqs(sent) == [1, 2], "the update carries no id, so it moves no cursor back"
     assert sent.count(b"event: user.message") == 2
     assert sent.count(b'"processed_at":null') == 1
+
+
+async def test_the_news_that_an_input_was_read_survives_the_loss_of_its_hint() -> None:
+    log, tail = Log(), Tail("sess_1", None, None, CONTEXT)  # type: ignore[arg-type]
+    tail._events = log
+    tail.begin_at(0)
+    follower = following(tail)
+    await tail._on_live(message(LiveEvents(events=[event(1, "user.message", unread=True)])))
+    log.events = [event(1, "user.message"), event(2), event(3)]
+    log.read = {2: event(1, "user.message")}
+    # The hint with the reading and event 2 never comes.
+    await tail._on_live(message(LiveEvents(events=[event(3)])))
+    assert tail._reading is not None
+    await tail._reading
+    sent = await drained(follower)
+    assert seqs(sent) == [1, 2, 3]
+    assert sent.count(b"event: user.message") == 2
+    assert sent.index(b"event: user.message\ndata: " + event(1, "user.message").body) < sent.index(b"id: 2")
+
+
+async def test_an_old_input_beside_newer_events_does_not_hide_that_others_are_missing() -> None:
+    log, tail = Log(), Tail("sess_1", None, None, CONTEXT)  # type: ignore[arg-type]
+    tail._events = log
+    tail.begin_at(0)
+    follower = following(tail)
+    log.events = [event(1, "user.message"), event(2), event(3), event(4)]
+    # The hints with 1, 2 and 3 were lost; this one shows that 1 was read when 4 was written.
+    await tail._on_live(message(LiveEvents(events=[event(1, "user.message"), event(4)])))
+    assert tail._reading is not None
+    await tail._reading
+    assert seqs(await drained(follower)) == [1, 2, 3, 4]
+
+
+async def test_what_is_told_while_the_log_is_read_is_read_too() -> None:
+    log = Log()
+    tail = Tail("sess_1", None, None, CONTEXT)  # type: ignore[arg-type]
+    read_once = log.ReadEvents
+
+    async def read(request: ReadEventsRequest, **options: Any) -> AsyncIterator[ReadEventsResponse]:
+        async for batch in read_once(request, **options):
+            if len(log.events) == 2:
+                # It is written, and its hint comes, after this reading has found its end.
+                log.events += [event(3), event(4)]
+                await tail._on_live(message(LiveEvents(events=[event(4)])))
+            yield batch
+
+    tail._events = SimpleNamespace(ReadEvents=read)
+    tail.begin_at(0)
+    follower = following(tail)
+    log.events = [event(1), event(2)]
+    await tail._on_live(message(LiveEvents(events=[event(2)])))
+    assert tail._reading is not None
+    await tail._reading
+    assert seqs(await drained(follower)) == [1, 2, 3, 4]
 
 
 async def test_a_read_message_is_not_repeated_to_those_who_never_saw_it_unread() -> None:

@@ -788,6 +788,7 @@ class ReadEventsResponse(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     FRAMES_FIELD_NUMBER: _builtins.int
     UNREAD_SEQS_FIELD_NUMBER: _builtins.int
+    UPDATES_FIELD_NUMBER: _builtins.int
     last_seq: _builtins.int
     """Seq of the newest event at the time of the call; the stream ends there."""
     status: Global___SessionStatus.ValueType
@@ -802,7 +803,16 @@ class ReadEventsResponse(_message.Message):
 
     @_builtins.property
     def unread_seqs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Those of the framed events that the model has not read yet."""
+        """Inputs that the model has not read yet: those of the framed events and, in the first
+        batch, those at or before the seq that the request named.
+        """
+
+    @_builtins.property
+    def updates(self) -> _containers.RepeatedCompositeFieldContainer[_events_pb2.Event]:
+        """Inputs at or before the seq that the request named which were read when the first
+        event of this batch was written, as they look now. Whoever stood there may know them
+        unread only; they go out before the events of the batch.
+        """
 
     def __init__(
         self,
@@ -812,10 +822,11 @@ class ReadEventsResponse(_message.Message):
         status: Global___SessionStatus.ValueType = ...,
         frames: _builtins.bytes = ...,
         unread_seqs: _abc.Iterable[_builtins.int] | None = ...,
+        updates: _abc.Iterable[_events_pb2.Event] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "frames", b"frames", "last_seq", b"last_seq", "status", b"status", "unread_seqs", b"unread_seqs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "frames", b"frames", "last_seq", b"last_seq", "status", b"status", "unread_seqs", b"unread_seqs", "updates", b"updates"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
