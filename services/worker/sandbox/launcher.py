@@ -16,8 +16,6 @@ stdin, output, status, exit, reply; `{"op": "kill", "id"}`. The child answers
 """
 
 import contextlib
-import ctypes
-import errno
 import fcntl
 import gc
 import json
@@ -32,15 +30,25 @@ import sys
 from collections import namedtuple
 from collections.abc import Iterator
 
+# Run by path and isolated from every other module of ours: the neighbour is found by its folder, after the library's.
+sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+from confinement import (
+    SECCOMP_BY_MACHINE,
+    check,
+    drop_capabilities,
+    filter_program,
+    landlock_abi,
+    libc,
+    refuse_sockets,
+    restrict_files,
+)
+
 STATUS_FD = 9
 _MESSAGE_BYTES = 256 * 1024
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_PR_SET_SECCOMP = 22
-_PR_CAPBSET_DROP = 24
-_PR_SET_NO_NEW_PRIVS = 38
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP_RUNNING = 0x1 | 0x40
 _LISTEN_BACKLOG = 128
@@ -48,14 +56,12 @@ _KILL_ROUNDS = 50
 _REMOVE_ROUNDS = 100
 _REMOVE_PAUSE_SECONDS = 0.01
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
 
 def main() -> None:
     """Serve requests until the runner closes its end."""
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -249,40 +255,33 @@ def _become(request: dict, fds: list[int]) -> None:
         os.chdir(request["cwd"])
         if request["tag"]:
             os.setsid()
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if request["process_limit"]:
             resource.setrlimit(resource.RLIMIT_NPROC, (request["process_limit"],) * 2)
         if request["landlock"]:
-            _drop_capabilities()
-            _landlock(request["landlock"])
-            _no_sockets()
+            drop_capabilities()
+            restrict_files(request["landlock"])
+            refuse_sockets()
         ready = f"ready {os.getpid()}".encode()
         if listener is not None:
             socket.send_fds(reply, [ready], [listener.fileno()])
         else:
             reply.send(ready)
         # A tag stands for a shell without a namespace of processes, so without bubblewrap.
-        argv = request["argv"] if request["tag"] else _with_filter(request["argv"])
-        os.execve(argv[0], argv, request["env"])
+        argv = request["argv"] if request["tag"] else _bubblewrap_line(request["argv"])
+        os.execve(request["argv"][0], argv, request["env"])
     except BaseException as error:
         with contextlib.suppress(OSError):
             reply.send(f"failed: {type(error).__name__}: {error}".encode()[:4000])
     os._exit(127)
 
 
-def _check(result: int, what: str) -> int:
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{what}: {os.strerror(code)}")
-    return result
-
-
 def _network(port: int) -> socket.socket:
     """Enter a network of our own with nothing but lo, and listen there."""
     uid, gid = os.geteuid(), os.getegid()
     # Root may lack the capability in a container; then it goes the way of a user.
-    if uid != 0 or _libc.unshare(_CLONE_NEWNET) < 0:
-        _check(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET), "unshare")
+    if uid != 0 or libc.unshare(_CLONE_NEWNET) < 0:
+        check(libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET), "unshare")
         for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
             with open(f"/proc/self/{name}", "w") as stream:
                 stream.write(text)
@@ -293,120 +292,30 @@ def _network(port: int) -> socket.socket:
     return listener
 
 
-def _drop_capabilities() -> None:
-    """Give up what root could do in spite of Landlock, such as reading other processes' memory."""
-    if os.geteuid() == 0:
-        for capability in range(64):
-            # The first number that the kernel does not know ends the list.
-            if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
-                if ctypes.get_errno() != errno.EINVAL:
-                    _check(-1, "capabilities")
-                break
+def _bubblewrap_line(argv: list) -> list:
+    """The command line of bubblewrap with its options in a file: the line itself can be read inside the sandbox.
+
+    Adds a filter that bubblewrap loads just before the shell.
+    """
+    end = argv.index("--") if "--" in argv else len(argv)
+    options = argv[1:end]
+    if os.uname().machine in SECCOMP_BY_MACHINE:
+        options += ["--seccomp", str(_memory_file("filter", filter_program(sockets=True)))]
+    data = b"".join(os.fsencode(option) + b"\0" for option in options)
+    return ["bwrap", "--args", str(_memory_file("options", data)), *argv[end:]]
 
 
-# Landlock: https://docs.kernel.org/userspace-api/landlock.html
-_LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
-_FS_EXECUTE, _FS_WRITE_FILE, _FS_READ_FILE, _FS_READ_DIR, _FS_IOCTL_DEV = 1, 2, 4, 8, 1 << 15
-_FS_READ = _FS_EXECUTE | _FS_READ_FILE | _FS_READ_DIR
-# Number of file system rights that each version of the interface knows.
-_FS_RIGHTS_BY_ABI = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
-
-
-def landlock_abi() -> int:
-    """The version of the kernel's Landlock, 0 where there is none."""
-    return max(0, _libc.syscall(_LANDLOCK_CREATE_RULESET, None, 0, 1))
-
-
-def _landlock(rules: dict) -> None:
-    """Confine this process and its children to the given paths; no TCP at all."""
-    abi = landlock_abi()
-    fs_rights = (1 << _FS_RIGHTS_BY_ABI.get(abi, 16)) - 1
-    tcp_rights = 3 if abi >= 4 else 0
-    scopes = 3 if abi >= 6 else 0
-    fields = [fs_rights]
-    if abi >= 4:
-        fields.append(tcp_rights)
-    if abi >= 6:
-        fields.append(scopes)
-    attributes = struct.pack(f"{len(fields)}Q", *fields)
-    ruleset = _check(_libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0), "landlock")
-    for paths, rights in ((rules["read"], _FS_READ), (rules["write"], fs_rights), (rules["device"], _FS_IOCTL_DEV | 6)):
-        for path in paths:
-            _landlock_path(ruleset, path, rights & fs_rights)
-    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-    _check(_libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0), "landlock")
-    os.close(ruleset)
-
-
-def _landlock_path(ruleset: int, path: str, rights: int) -> None:
-    try:
-        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        if not os.path.isdir(f"/proc/self/fd/{fd}"):
-            rights &= _FS_EXECUTE | _FS_WRITE_FILE | _FS_READ_FILE | _FS_IOCTL_DEV | 1 << 14
-        rule = struct.pack("=Qi", rights, fd)
-        _check(_libc.syscall(_LANDLOCK_ADD_RULE, ruleset, 1, rule, 0), "landlock rule")
-    finally:
-        os.close(fd)
-
-
-# What no namespace and no Landlock rule confines: the kernel keyrings of the user outside, which other
-# sessions share, and kernel interfaces of which io_uring could make sockets unseen. By machine: the
-# architecture's number, socket(2), and add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd, io_uring_setup.
-_SECCOMP_BY_MACHINE = {
-    "x86_64": (0xC000003E, 41, (248, 249, 250, 298, 321, 323, 425)),
-    "aarch64": (0xC00000B7, 198, (217, 218, 219, 241, 280, 282, 425)),
-}
-
-
-def _filter_program(*, sockets: bool) -> bytes:
-    """Refuse those calls, and without `sockets` also sockets of every family but AF_UNIX."""
-    audit_arch, socket_number, refused = _SECCOMP_BY_MACHINE[os.uname().machine]
-    allow, absent, no_family = 0x7FFF0000, 0x00050000 | errno.ENOSYS, 0x00050000 | errno.EAFNOSUPPORT
-    steps = [
-        (0x20, 0, 0, 4),  # the architecture of the call
-        (0x15, 1, 0, audit_arch),
-        (0x06, 0, 0, absent),
-        (0x20, 0, 0, 0),  # its number
-        (0x35, 0, 1, 0x40000000),  # x32 numbers would get around the next tests
-        (0x06, 0, 0, absent),
-    ]
-    for number in refused:
-        steps += [(0x15, 0, 1, number), (0x06, 0, 0, absent)]
-    if not sockets:
-        steps += [
-            (0x15, 0, 3, socket_number),
-            (0x20, 0, 0, 16),  # its first argument, the family
-            (0x15, 1, 0, socket.AF_UNIX),
-            (0x06, 0, 0, no_family),
-        ]
-    steps.append((0x06, 0, 0, allow))
-    return b"".join(struct.pack("=HBBI", *step) for step in steps)
-
-
-def _no_sockets() -> None:
-    """Landlock says nothing on UDP, raw and netlink sockets; from here on a filter does."""
-    program = _filter_program(sockets=False)
-    buffer = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
-    _check(_libc.prctl(_PR_SET_SECCOMP, 2, header, 0, 0), "seccomp")
-
-
-def _with_filter(argv: list) -> list:
-    """The command line of bubblewrap with a filter that it loads just before the shell."""
-    if os.uname().machine not in _SECCOMP_BY_MACHINE:
-        return argv
-    fd = os.memfd_create("filter", 0)
-    os.write(fd, _filter_program(sockets=True))
+def _memory_file(name: str, data: bytes) -> int:
+    """A descriptor from which the next program reads `data`."""
+    fd = os.memfd_create(name, 0)
+    os.write(fd, data)
     os.lseek(fd, 0, os.SEEK_SET)
-    return [argv[0], "--seccomp", str(fd), *argv[1:]]
+    return fd
 
 
 def probe() -> None:
     """Print as JSON what this host lets a sandbox do; run with `--probe`."""
-    found: dict = {"landlock_abi": landlock_abi(), "seccomp": os.uname().machine in _SECCOMP_BY_MACHINE}
+    found: dict = {"landlock_abi": landlock_abi(), "seccomp": os.uname().machine in SECCOMP_BY_MACHINE}
     try:
         _network(3128).close()
         found["network"] = ""

@@ -162,6 +162,39 @@ async def test_landlock_confines_files_and_sockets(make_manager, tmp_path):
     await manager.aclose()
 
 
+NAMES = r"""
+import os, sys
+wanted = sys.argv[1].encode()
+for process in filter(str.isdigit, os.listdir("/proc")):
+    for folder, subfolders, files in os.walk(f"/proc/{process}"):
+        for name in (*files, *subfolders):
+            path = f"{folder}/{name}"
+            try:
+                text = os.fsencode(os.readlink(path)) if os.path.islink(path) else b""
+                if not text and os.path.isfile(path) and name not in ("mem", "pagemap", "clear_refs"):
+                    with open(path, "rb") as file:
+                        text = file.read(1 << 20)
+            except OSError:
+                continue
+            if wanted in text.replace(b"\\", b""):
+                print(name)
+"""
+
+
+async def test_nothing_names_the_folder_of_the_data(bubblewrap, isolated):
+    root = bubblewrap._providers["local"].store.root
+    await isolated.tool("write", file_path="names.py", content=NAMES)
+    # From another process than the searching one, whose own arguments have the word.
+    found = await isolated.text(f"printf %s {root.name} > word; python3 names.py workspace | sort -u")
+    assert "mountinfo" in found.split()
+    await isolated.tool("write", file_path="names.py", content=NAMES.replace("sys.argv[1]", 'open("word").read()'))
+    named = set((await isolated.text("python3 names.py | sort -u")).split())
+    # The kernel tells there, and nowhere else, what part of its file system a mount shows.
+    assert named <= {"mountinfo"}, named
+    environment = await isolated.text("tr '\\0' '\\n' < /proc/1/environ; env")
+    assert root.name not in environment
+
+
 KEYRINGS = """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
