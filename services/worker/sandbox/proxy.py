@@ -3,6 +3,8 @@
 Serves a socket that listens inside the sandbox's own network. Takes CONNECT and
 plain HTTP in absolute form, asks the policy, resolves the name here, refuses
 every address that is not public, and connects to the very address it checked.
+Of plain HTTP exactly one request goes on for each connection, written anew with
+the host that was checked: neither its headers nor its body can ask for another.
 Connections are bounded in number and end when idle or when the proxy closes.
 """
 
@@ -11,8 +13,9 @@ import contextlib
 import logging
 import re
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from services.worker.sandbox.egress import NetworkPolicy, is_public, normal_host, split_port
@@ -25,7 +28,13 @@ _CONNECT_SECONDS = 15.0
 _IDLE_SECONDS = 600.0
 _CHUNK_BYTES = 64 * 1024
 _MAX_CONNECTIONS = 64
-_HOP_HEADERS = frozenset({b"connection", b"proxy-connection", b"proxy-authorization", b"keep-alive"})
+_HOP_HEADERS = frozenset(
+    {b"connection", b"proxy-connection", b"proxy-authorization", b"keep-alive", b"te", b"trailer", b"upgrade"}
+)
+# Strict, since a line that we and the target read differently could hide a second host or request.
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([^\x00-\x08\x0a-\x1f\x7f]*)")
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\r\n]*)?\r\n")
+_CHUNKED = -1
 _METHOD = re.compile(rb"[A-Z]{1,20}")
 
 # Addresses of a host, as text.
@@ -39,6 +48,8 @@ class _Request:
     port: int
     # What is sent to the target first; None for a tunnel.
     head: bytes | None
+    # Bytes of the body that follows, or `_CHUNKED`.
+    body: int = 0
 
 
 class _Refused(Exception):
@@ -119,7 +130,8 @@ class EgressProxy:
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
             else:
                 upstream.write(request.head)
-            await _relay(reader, writer, upstream_reader, upstream)
+            up = _pump(reader, upstream) if request.head is None else _send_body(request.body, reader, upstream)
+            await _relay(up, upstream_reader, writer)
         finally:
             await _close(upstream)
 
@@ -159,15 +171,53 @@ def _parse(head: bytes) -> _Request:
         raise _Refused("400 Bad Request", "The URL is malformed.") from None
     if url.scheme != "http" or not url.hostname:
         raise _Refused("400 Bad Request", "Send an absolute http:// URL, or CONNECT.")
-    host = _host(url.hostname)
+    host, port = _host(url.hostname), _valid_port(port or 80)
+    headers, body = _read_headers(rest, host, port)
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-    headers = [
-        header
-        for header in rest.removesuffix(b"\r\n\r\n").split(b"\r\n")
-        if header and header.partition(b":")[0].strip().lower() not in _HOP_HEADERS
-    ]
+    shown = f"[{host}]" if ":" in host else host
     first = b" ".join((method, path.encode(), version))
-    return _Request(host, _valid_port(port or 80), b"\r\n".join((first, *headers, b"Connection: close", b"", b"")))
+    own = (f"Host: {shown}" if port == 80 else f"Host: {shown}:{port}").encode()
+    return _Request(host, port, b"\r\n".join((first, own, *headers, b"Connection: close", b"", b"")), body)
+
+
+def _read_headers(lines: bytes, host: str, port: int) -> tuple[list[bytes], int]:
+    """Headers to send on, without Host and those between us and the client, and the size of the body."""
+    kept: list[bytes] = []
+    lengths: set[bytes] = set()
+    codings: list[bytes] = []
+    for line in filter(None, lines.removesuffix(b"\r\n\r\n").split(b"\r\n")):
+        header = _HEADER.fullmatch(line)
+        if header is None:
+            raise _Refused("400 Bad Request", "A header is malformed.")
+        name, value = header[1].lower(), header[2].strip()
+        if name == b"host":
+            _check_host(value, host, port)
+        elif name not in _HOP_HEADERS:
+            kept.append(line)
+            if name == b"content-length":
+                lengths.add(value)
+            elif name == b"transfer-encoding":
+                codings.append(value.lower())
+    return kept, _body_size(lengths, codings)
+
+
+def _check_host(value: bytes, host: str, port: int) -> None:
+    name, named_port = split_port(value.decode("latin-1"))
+    if normal_host(name) != host or (named_port if named_port is not None else 80) != port:
+        raise _Refused("400 Bad Request", "The Host header names another host than the URL.")
+
+
+def _body_size(lengths: set[bytes], codings: list[bytes]) -> int:
+    if codings:
+        if codings != [b"chunked"] or lengths:
+            raise _Refused("400 Bad Request", "The size of the body is ambiguous.")
+        return _CHUNKED
+    if not lengths:
+        return 0
+    length = lengths.pop()
+    if lengths or not length.isdigit() or len(length) > 18:
+        raise _Refused("400 Bad Request", "The Content-Length is malformed.")
+    return int(length)
 
 
 def _host(name: str) -> str:
@@ -184,12 +234,9 @@ def _valid_port(port: int | None) -> int:
 
 
 async def _relay(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    upstream_reader: asyncio.StreamReader,
-    upstream: asyncio.StreamWriter,
+    sending: Coroutine[Any, Any, None], upstream_reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    up = asyncio.create_task(_pump(reader, upstream))
+    up = asyncio.create_task(sending)
     down = asyncio.create_task(_pump(upstream_reader, writer))
     try:
         # The answer's end is the end; the request's end only closes that half.
@@ -198,6 +245,45 @@ async def _relay(
         for task in (up, down):
             task.cancel()
         await asyncio.gather(up, down, return_exceptions=True)
+
+
+async def _send_body(size: int, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
+    """Send on one body and nothing that may follow it; a body that is cut short cuts the request."""
+    try:
+        if size == _CHUNKED:
+            await _send_chunks(reader, upstream)
+        else:
+            await _send_exactly(size, reader, upstream)
+    except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
+        upstream.close()
+
+
+async def _send_chunks(reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
+    """Send on chunks until the last; what may stand beside them (extensions, trailers) stays behind."""
+    while True:
+        line = _CHUNK.fullmatch(await asyncio.wait_for(reader.readline(), _IDLE_SECONDS))
+        if line is None:
+            raise ValueError("malformed chunk")
+        size = int(line[1], 16)
+        if not size:
+            break
+        upstream.write(b"%x\r\n" % size)
+        await _send_exactly(size, reader, upstream)
+        if await asyncio.wait_for(reader.readexactly(2), _IDLE_SECONDS) != b"\r\n":
+            raise ValueError("malformed end of a chunk")
+        upstream.write(b"\r\n")
+    upstream.write(b"0\r\n\r\n")
+    await upstream.drain()
+
+
+async def _send_exactly(size: int, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
+    while size > 0:
+        data = await asyncio.wait_for(reader.read(min(size, _CHUNK_BYTES)), _IDLE_SECONDS)
+        if not data:
+            raise asyncio.IncompleteReadError(b"", size)
+        size -= len(data)
+        upstream.write(data)
+        await upstream.drain()
 
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

@@ -201,6 +201,27 @@ REQUESTS = [
     (b"GET / HTTP/1.1\r\nHost: good.example\r\n\r\n", 400, None),
     (b"GET http:///x HTTP/1.1\r\n\r\n", 400, None),
     (b"GET http://good.example:99999/ HTTP/1.1\r\n\r\n", 400, None),
+    (b"GET http://good.example/ HTTP/1.1\r\nHost: GOOD.example.:80\r\n\r\n", 200, (PUBLIC, 80)),
+    (b"GET http://good.example:8080/ HTTP/1.1\r\nHost: good.example:8080\r\n\r\n", 200, (PUBLIC, 8080)),
+    (b"GET http://good.example:8080/ HTTP/1.1\r\nHost: good.example\r\n\r\n", 400, None),
+    (b"GET http://good.example/ HTTP/1.1\r\nHost: other.test\r\n\r\n", 400, None),
+    (b"GET http://good.example/ HTTP/1.1\r\nHOST:other.test\r\n\r\n", 400, None),
+    (b"GET http://good.example/ HTTP/1.1\r\nHost: good.example\r\nHost: other.test\r\n\r\n", 400, None),
+    (b"GET http://good.example/ HTTP/1.1\r\nHost:\r\n\r\n", 400, None),
+    # Lines that one reader takes for two, or for another header.
+    (b"GET http://good.example/ HTTP/1.1\r\nX: y\nHost: other.test\r\n\r\n", 400, None),
+    (b"GET http://good.example/ HTTP/1.1\r\nX: y\rHost: other.test\r\n\r\n", 400, None),
+    (b"GET http://good.example/ HTTP/1.1\r\nHost : other.test\r\n\r\n", 400, None),
+    (b"GET http://good.example/ HTTP/1.1\r\n Host: other.test\r\n\r\n", 400, None),
+    (b"GET http://good.example/ HTTP/1.1\r\nX\r\n\r\n", 400, None),
+    (b"POST http://good.example/ HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400, None),
+    (b"POST http://good.example/ HTTP/1.1\r\nContent-Length: +1\r\n\r\n", 400, None),
+    (
+        b"POST http://good.example/ HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        400,
+        None,
+    ),
+    (b"POST http://good.example/ HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 400, None),
     (b"nonsense\r\n\r\n", 400, None),
     (b"\x16\x03\x01\r\n\r\n", 400, None),
 ]
@@ -273,6 +294,52 @@ async def test_plain_requests_are_rewritten_for_the_target(web):
         assert web.heads == [b"GET /p?q=1 HTTP/1.1\r\nHost: good.example\r\nAccept: */*\r\nConnection: close\r\n\r\n"]
     finally:
         await proxy.close()
+
+
+_PIPELINED = b"GET /stolen HTTP/1.1\r\nHost: other.test\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "sent_on"),
+    [
+        (b"", b"", b""),
+        (b"Content-Length: 5\r\n", b"hello", b"hello"),
+        (b"Transfer-Encoding: chunked\r\n", b"5;x=y\r\nhello\r\n0\r\nHost: x\r\n\r\n", b"5\r\nhello\r\n0\r\n\r\n"),
+    ],
+)
+async def test_one_request_goes_on_and_its_host_is_the_one_that_was_checked(head, body, sent_on):
+    """A target that keeps its connections would serve a second request, for a host that nobody checked."""
+    taken = bytearray()
+    got_all = asyncio.Event()
+
+    async def serve(reader, writer):
+        while data := await reader.read(1000):
+            taken.extend(data)
+            if taken.endswith(sent_on) and b"\r\n\r\n" in taken:
+                got_all.set()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    target = server.sockets[0].getsockname()[1]
+    proxy = EgressProxy(
+        NetworkPolicy(unrestricted=True),
+        resolve=fake_resolve,
+        connect=lambda address, port: asyncio.open_connection("127.0.0.1", target),
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    await proxy.serve(listener)
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
+        writer.write(b"POST http://good.example:81/a HTTP/1.1\r\n" + head + b"\r\n" + body + _PIPELINED)
+        await asyncio.wait_for(got_all.wait(), 10)
+        writer.close()
+        await proxy.close()
+        expected = b"POST /a HTTP/1.1\r\nHost: good.example:81\r\n" + head + b"Connection: close\r\n\r\n" + sent_on
+        assert bytes(taken) == expected
+    finally:
+        await proxy.close()
+        server.close()
+        await server.wait_closed()
 
 
 async def test_closing_the_proxy_cuts_open_tunnels(web):
