@@ -5,6 +5,7 @@ a session needs one. A record that can't be read is reported as such and as clos
 no session, and can be repaired by an update that declares anew.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,9 +17,10 @@ from services.sessions.domain.declaration import Declaration, declare, no_packag
 from services.sessions.domain.errors import EnvironmentArchived, InvalidEnvironmentConfig, UnsupportedHostingType
 from services.sessions.domain.metadata import Metadata, merge_metadata, validate_metadata
 from services.sessions.domain.network import CLOSED, Network, completed, flat_form
-from services.sessions.domain.session_errors import InvalidRequest
+from services.sessions.domain.session_errors import InvalidRequest, SandboxProviderNotRegistered
 
 DEFAULT_ENVIRONMENT_ID = "env_default"
+LOCAL_PROVIDER = "local"
 DEFAULT_NAME = "Default"
 DEFAULT_CONFIG = '{"hosting_type":"local"}'
 SCOPES = ("organization", "account")
@@ -94,20 +96,8 @@ class Environment:
             )
 
     def resolve(self, workspace_provider: str = "local") -> ResolvedEnvironment:
-        """The backend of a session in this environment, or the refusal that the session answers with.
-
-        `workspace_provider` is the provider of the workspace's settings: it serves the default
-        environment, and whoever asks for the platform's own sandbox without naming one.
-        """
-        declared = Declaration.from_json(self.config)
-        provider = workspace_provider if self._is_default() else declared.backend(workspace_provider)
-        return ResolvedEnvironment(
-            hosting_type=declared.reported_hosting_type(),
-            sandbox_provider=provider,
-            network=completed(declared.network),
-            packages=no_packages(),
-            worker_protocol=declared.protocol(),
-        )
+        """The backend of a session in this environment, or the refusal that the session answers with."""
+        return resolve(self.id, self.config, workspace_provider)
 
     def report(self, workspace_provider: str = "local") -> EnvironmentReport:
         """What to tell about it; a record that can't be read is told as such, and as closed."""
@@ -117,7 +107,7 @@ class Environment:
             return EnvironmentReport(_cloud(dict(CLOSED)), UNREADABLE, "", dict(CLOSED), "")
         network = completed(declared.network)
         try:
-            provider = workspace_provider if self._is_default() else declared.backend(workspace_provider)
+            provider = _provider(self.id, declared, workspace_provider)
         except UnsupportedHostingType:
             provider = ""
         return EnvironmentReport(
@@ -127,9 +117,6 @@ class Environment:
             network=flat_form(network),
             worker_protocol=declared.protocol() or "",
         )
-
-    def _is_default(self) -> bool:
-        return self.id == DEFAULT_ENVIRONMENT_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +128,37 @@ class EnvironmentDefinition:
     metadata: Metadata
     config: str
     scope: str
+
+
+def resolve(environment_id: str, config: str, workspace_provider: str = "local") -> ResolvedEnvironment:
+    """What a stored declaration means, or the refusal that sessions answer with.
+
+    `workspace_provider` is the provider of the workspace's settings: it serves the default
+    environment, and whoever asks for the platform's own sandbox without naming one.
+    """
+    declared = Declaration.from_json(config)
+    return ResolvedEnvironment(
+        hosting_type=declared.reported_hosting_type(),
+        sandbox_provider=_provider(environment_id, declared, workspace_provider),
+        network=completed(declared.network),
+        packages=no_packages(),
+        worker_protocol=declared.protocol(),
+    )
+
+
+def resolve_registered(
+    environment_id: str, config: str, workspace_provider: str, providers: Collection[str]
+) -> ResolvedEnvironment:
+    """What a stored declaration means, where one of `providers` can honour it."""
+    resolved = resolve(environment_id, config, workspace_provider)
+    if resolved.sandbox_provider not in providers:
+        raise SandboxProviderNotRegistered(
+            f"Environment {environment_id} needs the sandbox provider {resolved.sandbox_provider}, which this build"
+            f" does not have. Registered: {', '.join(sorted(providers))}.",
+            field="environment_id",
+            sandbox_provider=resolved.sandbox_provider,
+        )
+    return resolved
 
 
 def validate_environment(body: dict[str, Any]) -> EnvironmentDefinition:
@@ -181,6 +199,10 @@ def content_of(stored: Environment) -> EnvironmentDefinition:
     except (InvalidEnvironmentConfig, UnsupportedHostingType):
         config = stored.config
     return EnvironmentDefinition(stored.name, stored.description, orjson.loads(stored.metadata), config, stored.scope)
+
+
+def _provider(environment_id: str, declared: Declaration, workspace_provider: str) -> str:
+    return workspace_provider if environment_id == DEFAULT_ENVIRONMENT_ID else declared.backend(workspace_provider)
 
 
 def _cloud(network: Network) -> dict[str, Any]:

@@ -86,6 +86,9 @@ class SessionState:
     agent_name: str
     updated_at: datetime
     created_at: datetime
+    environment_id: str = ""
+    # What the environment declares, where that changed after the session was made.
+    environment_now: str | None = None
     revision: int = 1
     budget: str | None = None
     archived_at: datetime | None = None

@@ -1,5 +1,6 @@
 """EventsService: what clients append. Reading is `handlers/event_reads.py`."""
 
+from collections.abc import Collection
 from typing import Any
 
 import orjson
@@ -8,9 +9,11 @@ from kit.rpc.context import current_context
 from kit.telemetry import traceparent
 from managed_agents.sessions.v1 import sessions_pb2, sessions_pb2_grpc
 from services.sessions.domain import turn
+from services.sessions.domain.environment import LOCAL_PROVIDER, resolve_registered
 from services.sessions.domain.inbound import USER_STEER, ClientEvent, validate_events
 from services.sessions.domain.move import Moved
 from services.sessions.domain.session_errors import InvalidRequest
+from services.sessions.domain.session_state import SessionState
 from services.sessions.handlers.definitions import can_exist, once
 from services.sessions.handlers.event_reads import EventReadsHandlers
 from services.sessions.operations.announcer import event_message
@@ -20,11 +23,19 @@ _STEER_DETAIL = "The engine of this session runs a turn to its end and takes no 
 
 
 class EventsHandlers(EventReadsHandlers, sessions_pb2_grpc.EventsServiceServicer):
-    """Appends and reads."""
+    """Appends and reads. `providers` and `workspace_provider` as for the creation of sessions."""
 
-    def __init__(self, operations: Operations) -> None:
+    def __init__(
+        self,
+        operations: Operations,
+        *,
+        workspace_provider: str = LOCAL_PROVIDER,
+        providers: Collection[str] = (LOCAL_PROVIDER,),
+    ) -> None:
         super().__init__(operations.database)
         self._operations = operations
+        self._workspace_provider = workspace_provider
+        self._providers = providers
 
     async def AppendEvents(
         self, request: sessions_pb2.AppendEventsRequest, context: object
@@ -36,7 +47,12 @@ class EventsHandlers(EventReadsHandlers, sessions_pb2_grpc.EventsServiceServicer
         events = validate_events(_load(request.events_json), initial=False, published=caller.published_contract)
         events, receipts = _refuse_steering(events)
 
-        def decide(state: Any, now: Any, _stored: frozenset[str] | None) -> Moved:
+        def decide(state: SessionState, now: Any, _stored: frozenset[str] | None) -> Moved:
+            if state.environment_now is not None:
+                # Nothing to look up: whoever changes an environment tells its sessions.
+                resolve_registered(
+                    state.environment_id, state.environment_now, self._workspace_provider, self._providers
+                )
             return turn.append_client_events(state, events, now, new_event_id, traceparent=traceparent_now)
 
         traceparent_now = traceparent()

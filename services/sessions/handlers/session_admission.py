@@ -15,10 +15,9 @@ from kit.ids import new_id
 from kit.postgres import Tx
 from services.sessions.domain import budget
 from services.sessions.domain.agent import AgentVersion
-from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, Environment, ResolvedEnvironment
+from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, Environment, resolve_registered
 from services.sessions.domain.overrides import apply_overrides, refuse_unavailable, without_effort
 from services.sessions.domain.session import NewSession
-from services.sessions.domain.session_errors import SandboxProviderNotRegistered
 from services.sessions.domain.session_state import SessionState
 from services.sessions.store.agents import AgentStore
 from services.sessions.store.environments import EnvironmentStore
@@ -43,6 +42,7 @@ class Admitted:
             agent_name=self.row.agent_name,
             updated_at=self.row.created_at,
             created_at=self.row.created_at,
+            environment_id=self.row.environment_id,
         )
 
     def record(self, state: SessionState) -> SessionRecord:
@@ -108,7 +108,8 @@ async def admit(
         budget.refuse_at_creation(new.budget, model_id=model_id)
     if environment is None:
         environment = await _environment(tx, new.environment_id)
-    resolved = _resolve(environment, workspace_provider, providers)
+    environment.require_active()
+    resolved = resolve_registered(environment.id, environment.config, workspace_provider, providers)
     row = NewSessionRow(
         id=new_id("sess"),
         created_at=now,
@@ -141,16 +142,3 @@ async def _environment(tx: Tx, environment_id: str) -> Environment:
     if environment_id == DEFAULT_ENVIRONMENT_ID:
         return await store.load(environment_id)
     return await store.load_for_session(environment_id)
-
-
-def _resolve(environment: Environment, workspace_provider: str, providers: Collection[str]) -> ResolvedEnvironment:
-    environment.require_active()
-    resolved = environment.resolve(workspace_provider)
-    if resolved.sandbox_provider not in providers:
-        raise SandboxProviderNotRegistered(
-            f"Environment {environment.id} needs the sandbox provider {resolved.sandbox_provider}, which this build"
-            f" does not have. Registered: {', '.join(sorted(providers))}.",
-            field="environment_id",
-            sandbox_provider=resolved.sandbox_provider,
-        )
-    return resolved

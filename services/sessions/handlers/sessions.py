@@ -31,7 +31,7 @@ from managed_agents.sessions.v1.sessions_pb2 import (
 )
 from managed_agents.sessions.v1.sessions_pb2_grpc import SessionsServiceServicer
 from services.sessions.domain import budget, turn
-from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID
+from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, LOCAL_PROVIDER
 from services.sessions.domain.metadata import merge_metadata
 from services.sessions.domain.move import Moved
 from services.sessions.domain.overrides import refuse_unavailable, replace_tools, without_effort
@@ -51,8 +51,6 @@ from services.sessions.handlers.session_messages import session_message
 from services.sessions.handlers.session_pages import read_listing
 from services.sessions.operations.core import Operations, Unit, new_event_id, not_found
 from services.sessions.store.sessions import SessionRecord, Sessions
-
-LOCAL_PROVIDER = "local"
 
 Decide = Callable[[SessionState, datetime], Moved]
 

@@ -56,12 +56,12 @@ class EnvironmentStore:
         return await self._present(found, environment_id)
 
     async def load_for_session(self, environment_id: str) -> Environment:
-        """The environment, kept from being deleted until the transaction that adds a session ends."""
+        """The environment, kept from being deleted or changed until the transaction that adds a session ends."""
         found = await self._tx.maybe_one(
             """
             SELECT id, name, description, metadata, config, scope, created_at, updated_at, archived_at
             FROM environments WHERE workspace_id = %(workspace_id)s AND id = %(id)s
-            FOR KEY SHARE
+            FOR SHARE
             """,
             {"id": environment_id},
             row=Environment,

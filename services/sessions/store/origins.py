@@ -25,10 +25,11 @@ class Origins:
     async def newest(self, agent_id: str, environment_id: str) -> tuple[AgentVersion, Environment] | None:
         """Both, or None where one of them is missing: the single reads tell which.
 
-        The environment is kept from being deleted until the transaction ends. The default
-        one never is deleted, so it needs no lock, at which all creations would meet.
+        The environment is kept from being deleted or changed until the transaction ends: a change
+        is told to the sessions that are there. The default one never is deleted, so it needs no
+        lock, at which all creations would meet.
         """
-        held: LiteralString = "" if environment_id == DEFAULT_ENVIRONMENT_ID else "FOR KEY SHARE OF e"
+        held: LiteralString = "" if environment_id == DEFAULT_ENVIRONMENT_ID else "FOR SHARE OF e"
         found = await self._tx.maybe_one(_STATEMENT + held, {"agent_id": agent_id, "environment_id": environment_id})
         if found is None:
             return None

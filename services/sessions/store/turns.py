@@ -30,7 +30,8 @@ _TOKEN_COLUMNS = (
 )
 # In the order in which both locks read them.
 _STATE_COLUMNS = (
-    *("workspace_id", "id", "thread_id", "agent_name", "updated_at", "created_at", "revision", "budget"),
+    *("workspace_id", "id", "thread_id", "agent_name", "environment_id", "environment_now"),
+    *("updated_at", "created_at", "revision", "budget"),
     *("archived_at", "deleted_at", "status", "last_seq", "input_seq", "turn_epoch", "turn_state", "turn_attempt"),
     *("turn_holder", "interrupt_seq", "unread", "pending", "stop_reason"),
     *_TOKEN_COLUMNS,
@@ -48,11 +49,11 @@ class TurnStore:
         """Locks one session of the transaction's workspace, waiting for it."""
         row = await self._tx.maybe_one(
             """
-            SELECT workspace_id, id, thread_id, agent_name, updated_at, created_at, revision, budget, archived_at,
-                   deleted_at, status, last_seq, input_seq, turn_epoch, turn_state, turn_attempt, turn_holder,
-                   interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens, cache_read_input_tokens,
-                   cache_creation_5m_input_tokens, cache_creation_1h_input_tokens, active_seconds, running_since,
-                   traceparent, version
+            SELECT workspace_id, id, thread_id, agent_name, environment_id, environment_now, updated_at, created_at,
+                   revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
+                   turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
+                   cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
+                   active_seconds, running_since, traceparent, version
             FROM sessions WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND deleted_at IS NULL
             FOR NO KEY UPDATE
             """,
@@ -64,11 +65,11 @@ class TurnStore:
         """Locks those of the sessions that nobody else holds, of any workspace."""
         rows = await self._tx.all(
             """
-            SELECT workspace_id, id, thread_id, agent_name, updated_at, created_at, revision, budget, archived_at,
-                   deleted_at, status, last_seq, input_seq, turn_epoch, turn_state, turn_attempt, turn_holder,
-                   interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens, cache_read_input_tokens,
-                   cache_creation_5m_input_tokens, cache_creation_1h_input_tokens, active_seconds, running_since,
-                   traceparent, version
+            SELECT workspace_id, id, thread_id, agent_name, environment_id, environment_now, updated_at, created_at,
+                   revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
+                   turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
+                   cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
+                   active_seconds, running_since, traceparent, version
             -- platform-wide: one commit serves many workspaces; the caller compares each one's own
             FROM sessions WHERE id = ANY(%(ids)s) AND deleted_at IS NULL
             ORDER BY id

@@ -16,6 +16,7 @@ from managed_agents.sessions.v1 import (
     agents_pb2,
     agents_pb2_grpc,
     common_pb2,
+    environments_pb2_grpc,
     events_pb2,
     sessions_pb2,
     sessions_pb2_grpc,
@@ -43,6 +44,7 @@ class Replica:
 
     def __init__(self, connection: Channel, context: CallContext) -> None:
         self.agents = _Calls(connection.stub(agents_pb2_grpc.AgentsServiceStub), context)
+        self.environments = _Calls(connection.stub(environments_pb2_grpc.EnvironmentsServiceStub), context)
         self.sessions = _Calls(connection.stub(sessions_pb2_grpc.SessionsServiceStub), context)
         self.events = _Calls(connection.stub(sessions_pb2_grpc.EventsServiceStub), context)
         self.turns = _Calls(connection.stub(turns_pb2_grpc.TurnsServiceStub), context)
