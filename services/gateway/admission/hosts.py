@@ -7,11 +7,13 @@ With a key the name does not matter: the credential decides.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import ip_address
 
 from kit.errors import PermissionDenied
 
 
+@lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
     """Whether a name or address without a port means this machine and no other."""
     name = host.strip("[]").rstrip(".").lower()

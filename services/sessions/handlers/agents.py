@@ -29,7 +29,8 @@ from services.sessions.handlers.definitions import (
     read_version_position,
 )
 from services.sessions.handlers.moments import read_bounds
-from services.sessions.store.agents import AgentStore
+from services.sessions.store.agents import AgentStore, present
+from services.sessions.store.shared_reads import SharedReads
 
 
 @dataclass(slots=True)
@@ -48,6 +49,7 @@ class AgentsHandler(agents_pb2_grpc.AgentsServiceServicer):
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self._newest = SharedReads(database, lambda tx, ids: AgentStore(tx).load_some(ids))
 
     async def CreateAgent(self, request: Any, context: Any) -> agents_pb2.CreateAgentResponse:
         """Saves version 1."""
@@ -69,9 +71,12 @@ class AgentsHandler(agents_pb2_grpc.AgentsServiceServicer):
 
     async def GetAgent(self, request: Any, context: Any) -> agents_pb2.GetAgentResponse:
         """Reads one version."""
-        agent_id = _known(request.agent_id)
-        async with self._database.read(current_context().workspace_id) as tx:
-            found = await AgentStore(tx).load_version(agent_id, request.version)
+        workspace_id, agent_id = current_context().workspace_id, _known(request.agent_id)
+        if request.version:
+            async with self._database.read(workspace_id) as tx:
+                found = await AgentStore(tx).load_version(agent_id, request.version)
+        else:
+            found = present(await self._newest.get(workspace_id, agent_id), agent_id)
         return agents_pb2.GetAgentResponse(agent=agent_message(found))
 
     async def UpdateAgent(self, request: Any, context: Any) -> agents_pb2.UpdateAgentResponse:

@@ -51,6 +51,7 @@ from services.sessions.handlers.session_messages import session_message
 from services.sessions.handlers.session_pages import read_listing
 from services.sessions.operations.core import Operations, Unit, new_event_id, not_found
 from services.sessions.store.sessions import SessionRecord, Sessions
+from services.sessions.store.shared_reads import SharedReads
 
 Decide = Callable[[SessionState, datetime], Moved]
 
@@ -74,6 +75,7 @@ class SessionsHandlers(SessionsServiceServicer):
         self._providers = providers
         self._default_engine = default_engine
         self._saved_agents = SavedAgents()
+        self._reads = SharedReads(operations.database, lambda tx, ids: Sessions(tx).get_some(ids))
 
     async def CreateSession(self, request: CreateSessionRequest, context: Any) -> CreateSessionResponse:
         """A session, idle or at work on its initial events."""
@@ -94,8 +96,9 @@ class SessionsHandlers(SessionsServiceServicer):
 
     async def GetSession(self, request: GetSessionRequest, context: Any) -> GetSessionResponse:
         """One session."""
-        async with self._database.read(current_context().workspace_id) as tx:
-            record = await _record(tx, request.session_id)
+        session_id = request.session_id
+        found = await self._reads.get(current_context().workspace_id, session_id) if can_exist(session_id) else None
+        record = _present(found, session_id)
         return GetSessionResponse(session=session_message(record, self._clock.now()))
 
     async def ListSessions(self, request: ListSessionsRequest, context: Any) -> ListSessionsResponse:
@@ -222,7 +225,10 @@ async def _lock(unit: Unit, session_id: str) -> SessionState:
 
 
 async def _record(tx: Tx, session_id: str) -> SessionRecord:
-    record = await Sessions(tx).get(session_id) if can_exist(session_id) else None
-    if record is None:
+    return _present(await Sessions(tx).get(session_id) if can_exist(session_id) else None, session_id)
+
+
+def _present(found: SessionRecord | None, session_id: str) -> SessionRecord:
+    if found is None:
         raise not_found(session_id)
-    return record
+    return found

@@ -35,17 +35,21 @@ class AgentStore:
             row=AgentVersion,
         )
 
-    async def load(self, agent_id: str) -> AgentVersion:
-        """The newest version."""
-        found = await self._tx.maybe_one(
+    async def load_some(self, agent_ids: list[str]) -> dict[str, AgentVersion]:
+        """The newest versions of those of the agents that there are."""
+        found = await self._tx.all(
             """
             SELECT id, version, document, model, model_id, created_at, updated_at, archived_at
-            FROM agents WHERE workspace_id = %(workspace_id)s AND id = %(id)s
+            FROM agents WHERE workspace_id = %(workspace_id)s AND id = ANY(%(ids)s) LIMIT %(limit)s
             """,
-            {"id": agent_id},
+            {"ids": agent_ids, "limit": len(agent_ids)},
             row=AgentVersion,
         )
-        return _present(found, agent_id)
+        return {agent.id: agent for agent in found}
+
+    async def load(self, agent_id: str) -> AgentVersion:
+        """The newest version."""
+        return present((await self.load_some([agent_id])).get(agent_id), agent_id)
 
     async def load_version(self, agent_id: str, version: int = 0) -> AgentVersion:
         """The named version; 0 stands for the newest."""
@@ -64,11 +68,11 @@ class AgentStore:
             {"id": agent_id, "version": version},
             row=AgentVersion,
         )
-        if _present(found, agent_id).version != version:
+        if present(found, agent_id).version != version:
             raise AgentVersionNotFound(
                 f"The agent {agent_id} has no version {version}.", agent_id=agent_id, version=version
             )
-        return _present(found, agent_id)
+        return present(found, agent_id)
 
     async def load_for_update(self, agent_id: str) -> AgentVersion:
         """The newest version, with its agent locked until the transaction ends."""
@@ -81,7 +85,7 @@ class AgentStore:
             {"id": agent_id},
             row=AgentVersion,
         )
-        return _present(found, agent_id)
+        return present(found, agent_id)
 
     async def save_version(self, current: AgentVersion, document: AgentDocument, now: datetime) -> AgentVersion:
         """Adds the version after `current`; refused where the agent has moved on or was archived meanwhile."""
@@ -121,7 +125,7 @@ class AgentStore:
             {"id": agent_id, "now": now},
             row=AgentVersion,
         )
-        return _present(found, agent_id)
+        return present(found, agent_id)
 
     async def page(
         self,
@@ -165,7 +169,7 @@ class AgentStore:
             {"id": agent_id, "limit": limit, "before": before},
             row=AgentVersion,
         )
-        _present(found[0] if found else None, agent_id)
+        present(found[0] if found else None, agent_id)
         # An agent without a version in this range answers as one row without a version.
         return [version for version in found if version.version]
 
@@ -222,7 +226,8 @@ def _rendered(document: AgentDocument) -> dict[str, str]:
     return {"document": document.document_json(), "model": document.model_json(), "model_id": document.model_id}
 
 
-def _present(found: AgentVersion | None, agent_id: str) -> AgentVersion:
+def present(found: AgentVersion | None, agent_id: str) -> AgentVersion:
+    """What was found, or the refusal where it was nothing."""
     if found is None:
         raise AgentNotFound(f"Agent not found: {agent_id}", agent_id=agent_id)
     return found

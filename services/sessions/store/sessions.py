@@ -108,9 +108,9 @@ class Sessions:
             {name: getattr(session, name) for name in NewSessionRow.__slots__},
         )
 
-    async def get(self, session_id: str) -> SessionRecord | None:
-        """One session with its agent."""
-        found = await self._tx.maybe_one(
+    async def get_some(self, session_ids: list[str]) -> dict[str, SessionRecord]:
+        """Those of the sessions that there are, each with its agent."""
+        found = await self._tx.all(
             "".join(
                 (
                     "SELECT ",
@@ -119,12 +119,18 @@ class Sessions:
                     " SELECT agent_id AS saved_id, version AS saved_version, document, model, model_id"
                     " FROM agent_versions WHERE workspace_id = %(workspace_id)s"
                     ") v ON saved_id = agent_id AND saved_version = agent_version"
-                    " WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND deleted_at IS NULL",
+                    " WHERE workspace_id = %(workspace_id)s AND id = ANY(%(ids)s) AND deleted_at IS NULL"
+                    " LIMIT %(limit)s",
                 )
             ),
-            {"id": session_id},
+            {"ids": session_ids, "limit": len(session_ids)},
         )
-        return SessionRecord(SessionRow._make(found[:_WIDTH]), SavedAgent(*found[_WIDTH:])) if found else None
+        rows = ((SessionRow._make(row[:_WIDTH]), row[_WIDTH:]) for row in found)
+        return {row.id: SessionRecord(row, SavedAgent(*saved)) for row, saved in rows}
+
+    async def get(self, session_id: str) -> SessionRecord | None:
+        """One session with its agent."""
+        return (await self.get_some([session_id])).get(session_id)
 
     async def page(
         self, narrowed: SessionFilter, after: Position | None, *, ascending: bool, limit: int
