@@ -44,6 +44,9 @@ Work = Callable[[], Coroutine[Any, Any, Any]] | Coroutine[Any, Any, Any]
 
 # NATS over WebSockets is the one thing that anybody here would load it for.
 _UNUSED = ("aiohttp",)
+# gRPC's newer I/O threads hand each message over twice more; without them a hop takes half the time and CPU
+# (bench/FINDINGS.md). gRPC reads it as it is loaded, so it must stand before any import of it.
+_GRPC_EXPERIMENTS = "-event_engine_client,-event_engine_listener"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # One Ctrl-C may arrive twice: from the terminal, and as a SIGTERM from the supervisor that got it too.
 _SAME_SIGNAL_SECONDS = 0.5
@@ -134,6 +137,7 @@ def main(module: str) -> NoReturn:
     """Load a module and run what its `build` makes."""
     # What is loaded now stays for good: looking through it for garbage would be a fifth of the start.
     gc.disable()
+    os.environ.setdefault("GRPC_EXPERIMENTS", _GRPC_EXPERIMENTS)
     with without(*_UNUSED):
         build = importlib.import_module(module).build
     gc.freeze()
