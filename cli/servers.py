@@ -41,7 +41,9 @@ class Foundation:
                 raise CannotStart(str(error)) from error
 
     def missing(self) -> list[str]:
-        """Which embedded server has died."""
+        """Which embedded server has died, or had to be ended since it could not go on."""
+        if self._nats is not None:
+            self._nats.end_broken()
         named = (("PostgreSQL", self._postgres), ("NATS", self._nats))
         return [name for name, server in named if server is not None and server.pid() is None]
 

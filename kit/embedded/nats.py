@@ -3,19 +3,27 @@
 The server picks a free port itself and writes it to a file, so there is no race for one; a restart takes the former
 port again where it can, so that connected clients find their way back. Programs in a sandbox could reach loopback,
 hence a random token guards it.
+
+A stream whose file met a full disk takes no message any more, also when there is room again, until its server starts
+anew. The server tells so only in its log, so whoever watches over it calls `end_broken` now and then.
 """
 
 import json
 import os
+import re
 import secrets
 import signal
 from pathlib import Path
 
 from kit.embedded import binaries, processes
 from kit.embedded.errors import EmbeddedServerError
+from kit.embedded.locks import exclusive
 from kit.embedded.server import SharedServer
 
 _ANY_PORT = -1
+# A message that a stream could not store for want of its file: the operation, the path and what the system said.
+_BROKEN = re.compile(rb"failed to store a msg on stream .*: \w+ /.*: ")
+_ROOM_BYTES = 16 * 1024 * 1024
 
 _CONFIGURATION = """\
 host: "127.0.0.1"
@@ -47,6 +55,8 @@ class EmbeddedNats(SharedServer):
         self._pid_file = self.data_dir / "nats.pid"
         self._ports = self.data_dir / "ports"
         self._last_port = self.data_dir / "port"
+        self._read_log = self._log_mark()
+        self._broken = False
 
     def pid(self) -> int | None:
         try:
@@ -54,6 +64,33 @@ class EmbeddedNats(SharedServer):
         except (OSError, ValueError):
             return None
         return pid if processes.runs(pid, program=self.program, argument=str(self._configuration)) else None
+
+    def end_broken(self) -> bool:
+        """End a server with a stream that takes nothing any more, once its disk has room; whether it did."""
+        self._broken = self._broken or _BROKEN.search(self._new_log()) is not None
+        if not self._broken or (pid := self.pid()) is None or not self._has_room():
+            return False
+        with exclusive(self.data_dir / "start.lock"):
+            self._terminate(pid)
+            self._reap()
+        self._broken = False
+        self._read_log = self._log_mark()
+        return True
+
+    def _new_log(self) -> bytes:
+        """What the server wrote since the last look."""
+        mark = self._log_mark()
+        if mark == self._read_log:
+            return b""
+        with open(self.log_path, "rb") as log:
+            log.seek(self._read_log if mark > self._read_log else 0)
+            read = log.read()
+            self._read_log = log.tell()
+        return read
+
+    def _has_room(self) -> bool:
+        found = os.statvfs(self.data_dir)
+        return found.f_bavail * found.f_frsize > _ROOM_BYTES
 
     def address(self) -> str:
         pid = self.pid()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-SHORT_KILLS, SHORT_SESSIONS = 13, 8
+SHORT_KILLS, SHORT_SESSIONS, SHORT_OUTAGE_SECONDS = 13, 8, 3.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options that exist only where this folder is named on the command line."""
     parser.addoption("--kills", type=int, default=SHORT_KILLS, help="harms that the nemesis does")
     parser.addoption("--sessions", type=int, default=SHORT_SESSIONS, help="sessions that work meanwhile")
+    parser.addoption("--outage", type=float, default=SHORT_OUTAGE_SECONDS, help="seconds that a server is away")
     parser.addoption("--fault-seed", type=int, default=20261129, help="seed of the nemesis and the clients")
 
 
@@ -24,6 +25,12 @@ def kills(request: pytest.FixtureRequest) -> int:
 def sessions(request: pytest.FixtureRequest) -> int:
     """How many sessions work."""
     return request.config.getoption("--sessions", SHORT_SESSIONS)
+
+
+@pytest.fixture
+def outage_seconds(request: pytest.FixtureRequest) -> float:
+    """How long something that the platform stands on is away."""
+    return request.config.getoption("--outage", SHORT_OUTAGE_SECONDS)
 
 
 @pytest.fixture

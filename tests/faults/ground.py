@@ -123,6 +123,12 @@ class Ground:
         with database_of(self.platform) as rows:
             return rows.execute("SELECT count(*) FROM sessions.turns WHERE holder = %s", [runner_id]).fetchone()[0]
 
+    def idle(self, session_id: str) -> bool:
+        """Whether a session has neither a turn nor input that waits for one."""
+        with database_of(self.platform) as rows:
+            found = rows.execute("SELECT status, unread FROM sessions.sessions WHERE id = %s", [session_id]).fetchone()
+        return found == ("idle", "[]")
+
     def runner_id(self, name: str) -> str:
         """What a runner calls itself; empty where it can't be asked."""
         folder = DataFolder(self.data_dir)

@@ -19,7 +19,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from kit.testing import await_until
@@ -72,7 +71,9 @@ class Writer:
     async def until_taken(self, timeout: float) -> None:
         """Write on until the platform has recovered on its own."""
         async with asyncio.timeout(timeout):
-            while not await self.once():
+            while True:
+                if await self.once():
+                    return
                 # A client's own pace: shorter than what it is told, so that more writes meet the outage.
                 await asyncio.sleep(0.1)
 

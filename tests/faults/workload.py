@@ -116,7 +116,18 @@ class Client:
             over = last is not None and last["type"] == "session.status_idle" and last["seq"] > after["seq"]
             return last if over else None
 
-        return await await_until(idle, SETTLE_SECONDS, f"{self.told.session_id} is idle after seq {after['seq']}")
+        try:
+            return await await_until(idle, SETTLE_SECONDS, f"{self.told.session_id} is idle after seq {after['seq']}")
+        except AssertionError as failure:
+            failure.add_note(await self._where())
+            raise
+
+    async def _where(self) -> str:
+        """What is known of a session that does not get on: the stream may hang, or the turn."""
+        session = await self._api.call("GET", f"/v1/sessions/{self.told.session_id}")
+        log = await self._api.log(self.told.session_id)
+        told = [f"{event['seq']} {event['type']} {event['created_at']}" for event in log[-20:]]
+        return f"status {session['status']}, the reader has {self.reader.last_seq} of\n" + "\n".join(told)
 
     def _line(self, then: str = "") -> str:
         line = uuid.uuid4().hex
