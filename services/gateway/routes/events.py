@@ -14,12 +14,11 @@ from ..operation import Call, Operation, choice, limit, many, page, text, timest
 from ..render.events import is_published, render_event
 from ..render.splice import collection
 from ..schemas.sessions import EventPage, EventsSend, MessageSend, SentEvents
-from ..streams import EventStream, Hub
+from ..streams import CURSOR_HEADER, EventStream, Hub
 
 TAG = "Events"
 MAX_PAGE = 1000
 MAX_SEND_BYTES = 16 * 1024 * 1024
-CURSOR_HEADER = "last-event-id"
 DELTAS = many(
     "event_deltas[]",
     max_items=100,

@@ -7,6 +7,6 @@ event once and in the order of its seq, whatever is lost in between.
 
 from .hub import Hub
 from .line import StreamProtocol
-from .response import EventStream
+from .response import CURSOR_HEADER, EventStream
 
-__all__ = ["EventStream", "Hub", "StreamProtocol"]
+__all__ = ["CURSOR_HEADER", "EventStream", "Hub", "StreamProtocol"]

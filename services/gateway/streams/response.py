@@ -21,7 +21,7 @@ from managed_agents.sessions.v1.sessions_pb2 import (
     SessionStatus,
 )
 
-from ..errors import describe
+from ..errors import InvalidRequest, describe
 from ..operation import Call
 from .follower import Follower
 from .frames import ENDING_TYPES, Frame, error_frame, frame_of
@@ -30,6 +30,7 @@ from .line import Line
 from .tail import Tail
 
 NOTHING_AFTER = 2**62
+CURSOR_HEADER = "last-event-id"
 ENDED = (SessionStatus.SESSION_STATUS_TERMINATED, SessionStatus.SESSION_STATUS_TIMED_OUT)
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -107,6 +108,13 @@ class EventStream:
         try:
             # The first batch carries every refusal, so it is awaited before the answer begins.
             first = await anext(batches)
+            if self._after_seq is not None and self._after_seq > first.last_seq:
+                # It would skip what is written next: such a cursor is of another log, or of one that was set back.
+                raise InvalidRequest(
+                    f"Last-Event-ID {self._after_seq} lies beyond the end of the log, which is {first.last_seq}. Send"
+                    " the seq of an event that was received from this session, or 0 for all of them.",
+                    field=CURSOR_HEADER,
+                )
             tail.begin_at(first.last_seq)
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             return await self._replay(send, first, batches)

@@ -36,7 +36,7 @@ from services.sessions.domain.inbound import ClientEvent
 from services.sessions.domain.leftovers import closing_events
 from services.sessions.domain.log import Draft, LoggedEvent
 from services.sessions.domain.move import END_TURN, RETRIES_EXHAUSTED, Move, Moved
-from services.sessions.domain.session_errors import SessionEnded, SessionRunning
+from services.sessions.domain.session_errors import InvalidRequest, SessionEnded, SessionRunning
 from services.sessions.domain.session_state import (
     PendingCall,
     Phase,
@@ -98,12 +98,26 @@ def append_client_events(
     """Stores what a client sent, all or none, and starts, feeds, answers or interrupts the turn."""
     if phase_of(state) is Phase.ENDED:
         raise SessionEnded(f"Session {state.id} has ended and takes no events.", session_id=state.id)
+    _check_threads(state, events)
     move = Move(state, now, new_id)
     for event in events:
         inputs.take(move, Draft(new_id(), event.type, orjson.dumps(event.fields)), event, traceparent)
     if phase_of(move.state) is Phase.PARKED and move.state.pending != state.pending:
         move.write_waiting()
     return move.finish()
+
+
+def _check_threads(state: SessionState, events: list[ClientEvent]) -> None:
+    """Refuses a request that names a thread which the session doesn't have."""
+    for index, event in enumerate(events):
+        if event.fields.get("session_thread_id", state.thread_id) != state.thread_id:
+            field = f"events.{index}.session_thread_id"
+            raise InvalidRequest(
+                f"{field} names no thread of session {state.id}. Its only thread is {state.thread_id}; without"
+                " session_thread_id every thread is meant.",
+                field=field,
+                session_id=state.id,
+            )
 
 
 def append_turn_events(state: SessionState, command: TurnAppend, now: datetime, new_id: NewId) -> Moved:
