@@ -120,7 +120,7 @@ class DataFolder:
         return self.path / "services.pids"
 
     def record_pid(self, pid: int) -> None:
-        with open(self.services_pids, "a") as file:
+        with os.fdopen(os.open(self.services_pids, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
             file.write(f"{pid}\n")
 
     def _recorded_pids(self) -> list[int]:
@@ -150,6 +150,7 @@ class DataFolder:
             return
         draft = log.with_suffix(".log.new")
         try:
+            draft.touch(mode=0o600)
             draft.write_bytes(log.read_bytes())
         except OSError:
             # A full disk: the log waits for the next look, and what is kept already is not touched.

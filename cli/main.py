@@ -206,4 +206,6 @@ def _finish(code: int) -> None:
 
 
 def main() -> None:
+    # Whatever is written from here on, by the servers and services that it starts too, is for this user alone.
+    os.umask(0o077)
     app()

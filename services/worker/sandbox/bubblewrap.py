@@ -90,7 +90,8 @@ def prepare_etc(root: Path) -> Path:
     Named by the state of its sources: when the host's certificates change, the
     next start of the platform makes another, and who uses the former keeps it.
     """
-    state = hashlib.sha256(repr([(path, _changed(path)) for path in ETC]).encode() + repr(_OWN_ETC).encode())
+    sources = [(path, _changed(path)) for path in ETC]
+    state = hashlib.sha256(repr((sources, _OWN_ETC, "private")).encode())
     folder = root / f".etc-{state.hexdigest()[:16]}"
     if folder.is_dir():
         return folder
@@ -101,7 +102,7 @@ def prepare_etc(root: Path) -> Path:
             _copy(Path(path), made / path.removeprefix("/etc/"))
         for name, content in _OWN_ETC.items():
             (made / name).write_text(content)
-        made.chmod(0o755)
+        _make_private(made)
         with contextlib.suppress(FileExistsError):
             made.rename(folder)
     except OSError:
@@ -111,6 +112,15 @@ def prepare_etc(root: Path) -> Path:
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return folder
+
+
+def _make_private(folder: Path) -> None:
+    """For the platform's user alone, as whom every program in a sandbox reads it."""
+    for current, _, files in os.walk(folder):
+        os.chmod(current, 0o700)
+        for name in files:
+            if not os.path.islink(f"{current}/{name}"):
+                os.chmod(f"{current}/{name}", 0o600)
 
 
 def _changed(path: str) -> int:

@@ -67,7 +67,7 @@ class FolderStore:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             folders.path.mkdir(mode=0o700, exist_ok=True)
         for root in VISIBLE:
-            os.makedirs(folders.host(root.path), mode=0o755, exist_ok=True)
+            _make_private(folders.path, root.path)
         return folders
 
     async def remove(self, session_id: str) -> None:
@@ -78,6 +78,13 @@ class FolderStore:
         if not _SESSION_ID.fullmatch(session_id):
             raise SessionIdInvalid(f"{session_id!r} is not a session id")
         return self.root / session_id
+
+
+def _make_private(folder: Path, inside: str) -> None:
+    """Make folders for the platform's user alone; `makedirs` would give the ones between the usual mode."""
+    for part in inside.strip("/").split("/"):
+        folder /= part
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _remove_tree(path: Path) -> None:

@@ -253,6 +253,8 @@ def _become(request: dict, fds: list[int]) -> None:
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE):
             signal.signal(each, signal.SIG_DFL)
         os.chdir(request["cwd"])
+        # The platform's own files are private; those of the agent have the modes that its programs expect.
+        os.umask(0o022)
         if request["tag"]:
             os.setsid()
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
