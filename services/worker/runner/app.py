@@ -32,6 +32,8 @@ from services.worker.runner.models.base import ToolDefinition
 from services.worker.sandbox import SandboxManager
 from services.worker.tools import TOOL_SPECS
 
+_START_SECONDS = 15.0
+
 
 class Runner:
     """The parts of one runner process, wired and not started."""
@@ -93,7 +95,7 @@ class Runner:
         service.add("rpc", self.server.start, self.server.stop)
         service.add_task("deletions", self._follow_deletions)
         service.add_task("leases", self.claims.keep)
-        service.add_task("claims", self.claims.claim)
+        service.add_task("claims", self._claim)
         service.add("turns", stop=partial(self.claims.drain, drain_seconds), stop_seconds=drain_seconds + 10)
 
     async def _connect(self) -> None:
@@ -103,6 +105,12 @@ class Runner:
     async def _disconnect(self) -> None:
         if self._nats is not None:
             await self._nats.close()
+
+    async def _claim(self) -> None:
+        # Processes start side by side: the one that comes up later is waited for, and is no trouble to log.
+        if not await self._channels[0].ready(_START_SECONDS):
+            log.warning("the sessions service has not come up yet", waited_seconds=_START_SECONDS)
+        await self.claims.claim()
 
     async def _follow_deletions(self) -> None:
         assert self._nats is not None
