@@ -18,7 +18,7 @@ from kit.ids import new_id
 
 from ..admission.compatibility import Compatibility, speaks_published_contract
 from ..admission.credentials import ANONYMOUS, Authenticator
-from ..admission.hosts import check_host
+from ..admission.hosts import check_host, require_host
 from ..errors import describe
 from .body import ClientGone
 from .call import SCOPE_KEY, Admitted
@@ -98,8 +98,10 @@ class Shell:
             await send(message)
 
         try:
+            host = scope[SCOPE_KEY].headers.get("host")
+            require_host(scope.get("http_version", "1.1"), host)
             if self._loopback_names_only:
-                check_host(scope[SCOPE_KEY].headers.get("host"))
+                check_host(host)
             self._check(scope)
             await self._app(scope, receive, watched)
         except ClientGone:
