@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-SHORT_KILLS, SHORT_SESSIONS, SHORT_OUTAGE_SECONDS = 13, 8, 3.0
+SHORT_KILLS, SHORT_SESSIONS, SHORT_OUTAGE_SECONDS = 15, 8, 3.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

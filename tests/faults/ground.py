@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, LiteralString
 
 import grpc
+import orjson
 import psycopg
 
 from cli.data_folder import DataFolder
@@ -128,6 +129,22 @@ class Ground:
         with database_of(self.platform) as rows:
             found = rows.execute("SELECT status, unread FROM sessions.sessions WHERE id = %s", [session_id]).fetchone()
         return found == ("idle", "[]")
+
+    def has_unpublished(self) -> bool:
+        """Whether something is committed that the relay has not got rid of."""
+        with database_of(self.platform) as rows:
+            return rows.execute("SELECT EXISTS (SELECT FROM sessions.outbox)").fetchone() == (True,)
+
+    def appends(self) -> dict[str, tuple[str, int]]:
+        """By event: which runner wrote it, and under which epoch, as runners say themselves when they log it all."""
+        found: dict[str, tuple[str, int]] = {}
+        for name in RUNNERS:
+            for path in (self.data_dir / "logs").glob(f"{name}.log*"):
+                for line in path.read_text(errors="replace").splitlines():
+                    if '"event":"append"' in line and line.endswith("}"):
+                        told = orjson.loads(line)
+                        found.update((event_id, (name, told["epoch"])) for event_id in told["ids"])
+        return found
 
     def runner_id(self, name: str) -> str:
         """What a runner calls itself; empty where it can't be asked."""

@@ -40,6 +40,26 @@ def line_faults(log: list[Event], asked: list[str], found: list[str]) -> list[st
     return faults
 
 
+def epoch_faults(log: list[Event], wrote: dict[str, tuple[str, int]]) -> list[str]:
+    """Events that an earlier epoch wrote after a later one, and epochs that two runners wrote in.
+
+    `wrote` is what runners said before they wrote; an event that nobody spoke of is a client's or the platform's own.
+    """
+    faults: list[str] = []
+    newest = 0
+    holders: dict[int, str] = {}
+    for event in log:
+        if event["id"] not in wrote:
+            continue
+        runner, epoch = wrote[event["id"]]
+        if epoch < newest:
+            faults.append(f"epoch {epoch} wrote seq {event['seq']} after epoch {newest} had begun")
+        if holders.setdefault(epoch, runner) != runner:
+            faults.append(f"epoch {epoch} was written by {holders[epoch]} and, at seq {event['seq']}, by {runner}")
+        newest = max(newest, epoch)
+    return faults
+
+
 def _numbering(log: list[Event]) -> list[str]:
     faults = []
     if [event["seq"] for event in log] != list(range(1, len(log) + 1)):

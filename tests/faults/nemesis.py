@@ -6,12 +6,13 @@ import random
 import signal
 from collections import Counter
 
+from tests.faults.durable import DurableConsumer
 from tests.faults.ground import LEASE_SECONDS, MOMENTS, RUNNERS, SERVERS, SERVICES, Ground, seen
 
 # Each kind of harm that a short run does at least once, the least patient first.
 KINDS = (
     *("mid request", "mid tool", "gateway", "sessions", "pause", "postgres", "nats", "vault", "everything"),
-    *("scheduler", "queue", "runner-2", "supervisor"),
+    *("unpublished", "consumer", "scheduler", "queue", "runner-2", "supervisor"),
 )
 MOMENT_SECONDS = 90
 
@@ -19,8 +20,9 @@ MOMENT_SECONDS = 90
 class Nemesis:
     """Does harm, and waits until the platform has recovered before the next."""
 
-    def __init__(self, ground: Ground, chance: random.Random) -> None:
+    def __init__(self, ground: Ground, chance: random.Random, durable: DurableConsumer) -> None:
         self._ground = ground
+        self._durable = durable
         self._chance = chance
         self.done: Counter[str] = Counter()
 
@@ -30,6 +32,13 @@ class Nemesis:
             await self._kill(kind)
         elif kind in MOMENTS:
             await self._kill(await self._holder(kind))
+        elif kind == "unpublished":
+            # Committed, and not yet (or just) published.
+            await seen(self._ground.has_unpublished, MOMENT_SECONDS, "an append is not published yet")
+            await self._kill("sessions")
+        elif kind == "consumer":
+            self._durable.kill()
+            self._durable.start()
         elif kind == "pause":
             await self._pause()
         else:

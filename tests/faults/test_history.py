@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
-from tests.faults.history import faults_of, line_faults
+from tests.faults.census import grown
+from tests.faults.history import epoch_faults, faults_of, line_faults
 from tests.support.api import Event
 
 IDLE = {"stop_reason": {"type": "end_turn"}}
@@ -90,3 +92,20 @@ def test_a_planted_fault_is_found(plant: Plant, told: str) -> None:
 def test_a_tool_that_ran_twice_or_never_is_found(lines: list[str], told: str) -> None:
     assert line_faults(SOUND, ["abc"], ["abc"]) == []
     assert line_faults(SOUND, ["abc"], lines) == [f"line {told}"]
+
+
+def test_epochs_that_interleave_are_found() -> None:
+    wrote = {f"sevt_{seq}": ("runner", 1) for seq in (3, 4, 5)} | {f"sevt_{seq}": ("runner-2", 2) for seq in (8, 9, 10)}
+    assert epoch_faults(SOUND, wrote) == []
+    assert epoch_faults(SOUND, {**wrote, "sevt_10": ("runner", 1)}) == ["epoch 1 wrote seq 10 after epoch 2 had begun"]
+    assert epoch_faults(SOUND, {**wrote, "sevt_10": ("runner", 2)}) == [
+        "epoch 2 was written by runner-2 and, at seq 10, by runner"
+    ]
+
+
+def test_what_is_held_after_a_run_is_compared_with_what_was_before() -> None:
+    before = Counter({"processes": 9, "subscriptions of gateway": 2, "descriptors of vault": 30})
+    assert grown(before, before) == {}
+    after = before + Counter({"processes": 1, "subscriptions of gateway": 1, "descriptors of vault": 5})
+    assert grown(before, after) == {"processes": (9, 10), "subscriptions of gateway": (2, 3)}
+    assert grown(before, before + Counter({"descriptors of vault": 60})) == {"descriptors of vault": (30, 90)}

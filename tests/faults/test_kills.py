@@ -5,25 +5,27 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from kit.embedded.nats import EmbeddedNats
-from kit.nats import connect
 from kit.testing import await_until
 from managed_agents.sessions.v1.events_pb2 import EventsAppended
 from tests.e2e.leftovers import processes_of
+from tests.faults.census import census, grown
+from tests.faults.durable import DurableConsumer, stream_of
 from tests.faults.ground import Ground
-from tests.faults.history import faults_of, line_faults
+from tests.faults.history import epoch_faults, faults_of, line_faults
 from tests.faults.nemesis import KINDS, Nemesis
 from tests.faults.workload import Client
 from tests.support.api import CUSTOM_TOOL, TOOLS, Api, Event, api, assert_same
 from tests.support.rows import database_of, turns_under_way
 
 pytestmark = [pytest.mark.slow]
+QUIET_SECONDS = 60
+# An event whose writer was killed before its line reached the log stays without a witness.
+WITNESSED = 0.5
 
 
 async def _work_under(nemesis: asyncio.Task[None], client: Api, sessions: int, seed: int) -> list[Client]:
@@ -60,51 +62,89 @@ async def check_session(ground: Ground, client: Api, one: Client) -> list[str]:
     return [f"{told.session_id}: {fault}" for fault in found]
 
 
-async def _delivered(ground: Ground) -> AsyncIterator[EventsAppended]:
-    """What a durable consumer gets, from the first message on."""
-    nats = await connect(EmbeddedNats(ground.data_dir / "nats").address(), "faults")
-    try:
-        stream = nats.client.jetstream()
-        last = (await stream.stream_info("SESSIONS")).state.messages
-        subscription = await stream.subscribe("sessions.log.>", ordered_consumer=True)
-        for _ in range(last):
-            message = await subscription.next_msg(timeout=20)
-            yield EventsAppended.FromString(message.data)
-        await subscription.unsubscribe()
-    finally:
-        await nats.close()
-
-
-async def check_outbox(ground: Ground, logs: dict[str, list[Event]]) -> None:
-    """Each append reached the stream, and reached it once."""
+async def check_outbox(ground: Ground, logs: dict[str, list[Event]]) -> set[str]:
+    """Each append reached the stream, and reached it once. Answers with the ids of all messages."""
     with database_of(ground.platform) as rows:
         await await_until(lambda: rows.execute("SELECT count(*) FROM sessions.outbox").fetchone() == (0,), timeout=30)
     seen: Counter[str] = Counter()
-    async for appended in _delivered(ground):
-        seen.update(reference.id for reference in appended.events)
+    messages: Counter[str] = Counter()
+    async for message in stream_of(ground.data_dir):
+        messages[message.headers["Nats-Msg-Id"]] += 1
+        seen.update(reference.id for reference in EventsAppended.FromString(message.data).events)
+    assert max(messages.values(), default=1) == 1, messages.most_common(5)
     for session_id, log in logs.items():
         counts = {event["id"]: seen[event["id"]] for event in log if seen[event["id"]] != 1}
         assert not counts, f"{session_id}: {counts}"
+    return set(messages)
 
 
-async def _check_rest(ground: Ground) -> None:
-    """Nobody holds on to anything once all is quiet."""
+async def _check_durable(durable: DurableConsumer, messages: set[str]) -> None:
+    """Each message reached the consumer, and had its effect once."""
+    assert not durable.ended()
+    with suppress(AssertionError):
+        await await_until(lambda: set(durable.effects()) >= messages, timeout=QUIET_SECONDS)
+    effects = durable.effects()
+    assert set(effects) == messages
+    assert max(effects.values()) == 1, effects.most_common(5)
+
+
+def _check_epochs(ground: Ground, logs: dict[str, list[Event]]) -> None:
+    wrote = ground.appends()
+    of_runners = [one["id"] for log in logs.values() for one in log if one["type"].startswith(("agent.", "span."))]
+    assert sum(name in wrote for name in of_runners) > WITNESSED * len(of_runners), "runners did not tell what they did"
+    faults = [f"{session_id}: {fault}" for session_id, log in logs.items() for fault in epoch_faults(log, wrote)]
+    assert not faults, "\n".join(faults)
+
+
+async def _settled_census(ground: Ground) -> Counter[str]:
+    """What is held once a few sessions have come and gone."""
+    async with api(ground.platform.url) as client:
+        agent_id = await client.agent(tools=[*TOOLS, CUSTOM_TOOL])
+        clients = [Client(client, random.Random(number), agent_id) for number in range(4)]
+        await asyncio.gather(*(one.run(lambda one=one: one.turns >= 2) for one in clients))
+        await _delete(client, clients)
+    last: list[Counter[str]] = [Counter()]
+
+    async def is_still() -> bool:
+        last.append(await census(ground))
+        return last[-1] == last[-2]
+
+    await await_until(is_still, QUIET_SECONDS, "nothing comes or goes any more")
+    return last[-1]
+
+
+async def _delete(client: Api, clients: list[Client]) -> None:
+    for one in clients:
+        await client.call("DELETE", f"/v1/sessions/{one.told.session_id}")
+
+
+async def _check_leaks(ground: Ground, before: Counter[str]) -> None:
+    """Nobody holds on to anything once all sessions are gone."""
     with database_of(ground.platform) as rows:
         assert turns_under_way(rows) == 0
-        idle = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
-        await await_until(lambda: rows.execute(idle).fetchone() == (0,), timeout=30)
-        connections = rows.execute("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
-        assert connections.fetchone()[0] < 60
+    more: dict[str, tuple[int, int]] = {}
+
+    async def nothing_grew() -> bool:
+        more.clear()
+        more.update(grown(before, await census(ground)))
+        return not more
+
+    with suppress(AssertionError):
+        await await_until(nothing_grew, QUIET_SECONDS)
+    assert not more, f"held before and after the run: {more}"
 
 
 @pytest.mark.timeout(0)
 async def test_whatever_is_killed_nothing_is_lost_and_nothing_runs_twice(
     tmp_path: Path, kills: int, sessions: int, seed: int
 ) -> None:
-    ground = Ground(tmp_path / "data")
+    ground = Ground(tmp_path / "data", environment={"MANAGED_AGENTS_LOG_LEVEL": "debug"})
+    durable = DurableConsumer(ground.data_dir)
     try:
         await ground.until_ready()
-        nemesis = Nemesis(ground, random.Random(seed))
+        durable.prepare()
+        before = await _settled_census(ground)
+        nemesis = Nemesis(ground, random.Random(seed), durable)
         async with api(ground.platform.url) as client:
             striking = asyncio.create_task(nemesis.strike_at_random(kills))
             clients = await _work_under(striking, client, sessions, seed)
@@ -112,9 +152,14 @@ async def test_whatever_is_killed_nothing_is_lost_and_nothing_runs_twice(
             faults = [fault for one in clients for fault in await check_session(ground, client, one)]
             assert not faults, "\n".join(faults)
             assert all(one.turns >= 2 for one in clients)
-            await check_outbox(ground, {one.told.session_id: await client.log(one.told.session_id) for one in clients})
-            await _check_rest(ground)
+            logs = {one.told.session_id: await client.log(one.told.session_id) for one in clients}
+            _check_epochs(ground, logs)
+            await _check_durable(durable, await check_outbox(ground, logs))
+            await _delete(client, clients)
+        await _check_leaks(ground, before)
+        print(f"seed {seed}: {dict(nemesis.done)}, {sum(map(len, logs.values()))} events in {len(logs)} sessions")
     finally:
+        durable.kill()
         ground.stop()
     with suppress(AssertionError):
         await await_until(lambda: processes_of(ground.data_dir) == [], timeout=10)

@@ -118,6 +118,7 @@ class Journal:
         self.on_answer()
 
     async def _send(self, request: AppendTurnEventsRequest) -> AppendTurnEventsResponse:
+        log.debug("append", session_id=request.session_id, epoch=request.epoch, ids=[one.id for one in request.events])
         pause = _FIRST_PAUSE_SECONDS
         while True:
             self._lease.check()
