@@ -18,12 +18,10 @@ from services.sessions.domain.session_state import SessionState, TurnState
 from services.sessions.operations.core import Operations, new_event_id
 from services.sessions.operations.writer import Written
 from services.sessions.store.idempotency import IdempotencyStore
-from services.sessions.store.log import LogStore
+from services.sessions.store.log import MAX_TAIL, LogStore
 from services.sessions.store.turns import TurnStore
 
 MAX_EXPIRED = 100
-# Events of one model request with all its calls are far fewer.
-MAX_TAIL = 1000
 FORGET_SECONDS = 3600.0
 
 

@@ -1,8 +1,8 @@
 """What a turn that is given up left open in the log, and the events that close it.
 
 A runner closes these itself where another one goes on with the turn; where nobody does,
-the service has to: a model request gets its end, a call gets a result that says that its
-outcome is unknown. Nothing is ever run again.
+the service has to: a model request gets its end, a call gets a result that says what
+became of it. Nothing is ever run again.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,10 @@ from services.sessions.domain.log import LoggedEvent
 
 UNKNOWN_TEXT = (
     "work_outcome_unknown: the platform lost the process that ran this call, so whether it took effect is not known."
+)
+ENDED_TEXT = (
+    "Interrupted: the session was ended while this call was open. It was stopped, or never began; it may have taken"
+    " effect in part."
 )
 _CALLS = ("agent.tool_use", "agent.mcp_tool_use", "agent.custom_tool_use")
 _ANSWERS = {
@@ -30,8 +34,11 @@ _NO_USAGE = {
 }
 
 
-def closing_events(tail: Sequence[LoggedEvent]) -> list[tuple[str, dict[str, Any]]]:
-    """Types and fields of the events that close what `tail`, the newest context events in order, leaves open."""
+def closing_events(tail: Sequence[LoggedEvent], text: str = UNKNOWN_TEXT) -> list[tuple[str, dict[str, Any]]]:
+    """Types and fields of the events that close what `tail`, the newest context events in order, leaves open.
+
+    `text` is what the results of open calls say.
+    """
     request_id, calls = "", dict[str, str]()
     for event in tail:
         if event.type == "span.model_request_start":
@@ -44,7 +51,7 @@ def closing_events(tail: Sequence[LoggedEvent]) -> list[tuple[str, dict[str, Any
             answered = orjson.loads(event.body).get(_ANSWERS[event.type])
             calls.pop(answered, None)
     ends = [("span.model_request_end", _request_end(request_id))] if request_id else []
-    return ends + [("agent.tool_result", _unknown(event_id, block_id)) for event_id, block_id in calls.items()]
+    return ends + [("agent.tool_result", _result(event_id, block_id, text)) for event_id, block_id in calls.items()]
 
 
 def _block_id(event: LoggedEvent) -> str:
@@ -56,10 +63,10 @@ def _request_end(start_id: str) -> dict[str, Any]:
     return {"model_request_start_id": start_id, "model_usage": _NO_USAGE, "is_error": True}
 
 
-def _unknown(event_id: str, block_id: str) -> dict[str, Any]:
+def _result(event_id: str, block_id: str, text: str) -> dict[str, Any]:
     return {
         "tool_use_id": event_id,
-        "content": [{"type": "text", "text": UNKNOWN_TEXT}],
+        "content": [{"type": "text", "text": text}],
         "is_error": True,
         "metadata": {"tool_use_id": block_id},
     }

@@ -5,7 +5,7 @@ never come apart: an event takes the next seq, a running session has a turn and 
 time, an idle one has neither, and each idle is written as its three events.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -106,6 +106,12 @@ class Move:
     def write(self, event_type: str, fields: dict[str, Any] | None = None) -> None:
         """Writes one event of the service's own."""
         self.append(Draft(self._new_id(), event_type, orjson.dumps(fields) if fields else b"{}"))
+
+    def close_open(self, events: Iterable[tuple[str, dict[str, Any]]]) -> None:
+        """Writes the events that close what a turn left open."""
+        for event_type, fields in events:
+            self.write(event_type, fields)
+            self.state.input_seq = self.state.last_seq
 
     def mark_read(self, up_to_seq: int) -> None:
         """Takes the inputs up to a seq as read by the model."""

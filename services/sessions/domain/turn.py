@@ -33,7 +33,7 @@ import orjson
 
 from services.sessions.domain import inputs, turn_events
 from services.sessions.domain.inbound import ClientEvent
-from services.sessions.domain.leftovers import closing_events
+from services.sessions.domain.leftovers import ENDED_TEXT, closing_events
 from services.sessions.domain.log import Draft, LoggedEvent
 from services.sessions.domain.move import END_TURN, RETRIES_EXHAUSTED, Move, Moved
 from services.sessions.domain.session_errors import InvalidRequest, SessionEnded, SessionRunning
@@ -195,9 +195,7 @@ def expire(state: SessionState, now: datetime, new_id: NewId, tail: Sequence[Log
     move = Move(state, now, new_id)
     move.state.turn_epoch += 1
     if is_last_attempt(state):
-        for event_type, fields in closing_events(tail):
-            move.write(event_type, fields)
-            move.state.input_seq = move.state.last_seq
+        move.close_open(closing_events(tail))
         move.write("session.error", turn_events.lost_runner_error(move.state.turn_attempt))
         move.mark_read(move.state.last_seq)
         move.close_turn(RETRIES_EXHAUSTED)
@@ -222,10 +220,20 @@ def release(state: SessionState, epoch: int, now: datetime, new_id: NewId) -> Mo
     return move.finish()
 
 
-def stop(state: SessionState, now: datetime, new_id: NewId) -> Moved:
+def may_have_open_work(state: SessionState) -> bool:
+    """Whether the log may hold a model request or calls that only the turn would have closed."""
+    return state.turn_state is not TurnState.NONE or bool(state.pending)
+
+
+# What ends a session takes `tail`, the end of the log's context events, where there may be open work: nobody else
+# would close it.
+
+
+def stop(state: SessionState, now: datetime, new_id: NewId, tail: Sequence[LoggedEvent] = ()) -> Moved:
     """Ends a session for good. A session that has ended stays as it is."""
     move = Move(state, now, new_id)
     if phase_of(state) is not Phase.ENDED:
+        move.close_open(closing_events(tail, ENDED_TEXT))
         move.revoke_turn()
         move.state.status = Status.TERMINATED
         move.write("session.thread_status_terminated", turn_events.thread_fields(move.state))
@@ -233,11 +241,12 @@ def stop(state: SessionState, now: datetime, new_id: NewId) -> Moved:
     return move.finish()
 
 
-def archive(state: SessionState, now: datetime, new_id: NewId) -> Moved:
+def archive(state: SessionState, now: datetime, new_id: NewId, tail: Sequence[LoggedEvent] = ()) -> Moved:
     """Closes a session that doesn't run; one that is archived stays as it is."""
     move = Move(state, now, new_id)
     if state.archived_at is None:
         _refuse_running(state)
+        move.close_open(closing_events(tail, ENDED_TEXT))
         if state.status is Status.REQUIRES_ACTION:
             move.state.status = Status.IDLE
         move.state.pending = ()
@@ -246,12 +255,15 @@ def archive(state: SessionState, now: datetime, new_id: NewId) -> Moved:
     return move.finish()
 
 
-def delete(state: SessionState, now: datetime, new_id: NewId, *, refuse_running: bool) -> Moved:
+def delete(
+    state: SessionState, now: datetime, new_id: NewId, tail: Sequence[LoggedEvent] = (), *, refuse_running: bool
+) -> Moved:
     """Removes a session and stops its work."""
     if refuse_running:
         _refuse_running(state)
     move = Move(state, now, new_id)
     if state.turn_state is not TurnState.NONE or state.status is Status.REQUIRES_ACTION:
+        move.close_open(closing_events(tail, ENDED_TEXT))
         move.revoke_turn()
         move.state.status = Status.TERMINATED
         move.write("session.thread_status_terminated", turn_events.thread_fields(move.state))

@@ -137,7 +137,7 @@ class SessionsHandlers(SessionsServiceServicer):
         """Closes an idle session for good; repeating it changes nothing."""
         async with self._operations.unit(current_context().workspace_id) as unit:
             state = await _lock(unit, request.session_id)
-            await unit.apply(turn.archive(state, unit.now, new_event_id))
+            await unit.apply(turn.archive(state, unit.now, new_event_id, await unit.open_work(state)))
             return ArchiveSessionResponse(session=await self._read(unit, state.id))
 
     async def DeleteSession(self, request: DeleteSessionRequest, context: Any) -> DeleteSessionResponse:
@@ -145,14 +145,15 @@ class SessionsHandlers(SessionsServiceServicer):
         call = current_context()
         async with self._operations.unit(call.workspace_id) as unit:
             state = await _lock(unit, request.session_id)
-            await unit.apply(turn.delete(state, unit.now, new_event_id, refuse_running=call.published_contract))
+            tail = await unit.open_work(state)
+            await unit.apply(turn.delete(state, unit.now, new_event_id, tail, refuse_running=call.published_contract))
         return DeleteSessionResponse()
 
     async def StopSession(self, request: StopSessionRequest, context: Any) -> StopSessionResponse:
         """Ends a session; repeating it changes nothing."""
         async with self._operations.unit(current_context().workspace_id) as unit:
             state = await _lock(unit, request.session_id)
-            await unit.apply(turn.stop(state, unit.now, new_event_id))
+            await unit.apply(turn.stop(state, unit.now, new_event_id, await unit.open_work(state)))
             return StopSessionResponse(session=await self._read(unit, state.id))
 
     async def _create(self, unit: Unit, new: NewSession) -> CreateSessionResponse:

@@ -23,6 +23,7 @@ from kit.postgres import Database, Tx
 from kit.telemetry import inject, log, traceparent
 from services.sessions.domain import turn
 from services.sessions.domain.inbound import ClientEvent
+from services.sessions.domain.log import LoggedEvent
 from services.sessions.domain.move import Moved
 from services.sessions.domain.session_errors import SessionNotFound
 from services.sessions.domain.session_state import SessionState
@@ -31,7 +32,7 @@ from services.sessions.operations.committer import Committer, Decide, Job
 from services.sessions.operations.grants import Grants, Render
 from services.sessions.operations.waiting_room import WaitingRoom
 from services.sessions.operations.writer import Writer, Written, unchanged
-from services.sessions.store.log import EventStored, LogStore
+from services.sessions.store.log import MAX_TAIL, EventStored, LogStore
 from services.sessions.store.turns import TurnStore
 
 
@@ -67,6 +68,12 @@ class Unit:
         return await self.apply(
             turn.append_client_events(state, events, self.now, new_event_id, traceparent=traceparent())
         )
+
+    async def open_work(self, state: SessionState) -> list[LoggedEvent]:
+        """The end of the context, where a turn may have left something open that this transaction is to close."""
+        if not turn.may_have_open_work(state):
+            return []
+        return await LogStore(self.tx).newest_context(state.id, MAX_TAIL)
 
     async def stored_ids(self, session_id: str, event_ids: list[str]) -> frozenset[str]:
         """Which of these events are in the session's log."""

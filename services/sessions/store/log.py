@@ -15,6 +15,8 @@ from services.sessions.domain.move import Moved
 from services.sessions.domain.session_state import SessionState, TurnState
 from services.sessions.store.turns import session_values
 
+# Events of one model request with all its calls are far fewer: as much of a log tells what a turn left open.
+MAX_TAIL = 1000
 _ONCE = ("events_id_once", "outbox_message_id_unique")
 
 

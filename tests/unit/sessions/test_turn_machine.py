@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from services.sessions.domain import turn
 from services.sessions.domain.inbound import ClientEvent
-from services.sessions.domain.log import Draft
+from services.sessions.domain.log import Draft, LoggedEvent
 from services.sessions.domain.move import Moved
 from services.sessions.domain.session_errors import InvalidSystemMessage, SessionEnded, SessionRunning
 from services.sessions.domain.session_state import CallKind, PendingCall, Phase, SessionState, Status, TurnState
@@ -51,6 +51,7 @@ class Histories(RuleBasedStateMachine):
         self.moments = itertools.count(1)
         self.state = SessionState("wrkspc_default", "sess_1", "sthr_1", "tester", START, START)
         self.log: list[dict] = []
+        self.context: list[LoggedEvent] = []
         self.messages: set[int] = set()
         self.read: set[int] = set()
         self.parked: dict[str, PendingCall] = {}
@@ -70,6 +71,7 @@ class Histories(RuleBasedStateMachine):
         assert moved.before == self.state
         assert moved.state.turn_epoch >= self.state.turn_epoch
         self.log.extend(orjson.loads(event.body) for event in moved.events)
+        self.context.extend(event for event in moved.events if event.in_context)
         for event in moved.events:
             if event.type == "user.message":
                 self.messages.add(event.seq)
@@ -276,21 +278,21 @@ class Histories(RuleBasedStateMachine):
             return
         running = self.state.turn_state is not TurnState.NONE
         if how == "stop":
-            self.keep(turn.stop(self.state, self.now(), self.new_id))
+            self.keep(turn.stop(self.state, self.now(), self.new_id, self.context))
         elif how == "delete":
-            self.keep(turn.delete(self.state, self.now(), self.new_id, refuse_running=False))
+            self.keep(turn.delete(self.state, self.now(), self.new_id, self.context, refuse_running=False))
         else:
             move = (
-                (lambda: turn.archive(self.state, self.now(), self.new_id))
+                (lambda: turn.archive(self.state, self.now(), self.new_id, self.context))
                 if how == "archive"
-                else (lambda: turn.delete(self.state, self.now(), self.new_id, refuse_running=True))
+                else (lambda: turn.delete(self.state, self.now(), self.new_id, self.context, refuse_running=True))
             )
             if running:
                 with pytest.raises(SessionRunning):
                     move()
                 return
             self.keep(move())
-        self.parked.clear()
+        self.close_calls()
 
     def close_calls(self) -> None:
         results = {event["tool_use_id"] for event in self.log if event["type"] == "agent.tool_result"}
