@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import orjson
 
 from managed_agents.sessions.v1.sessions_pb2 import Session, SessionStatus
@@ -21,6 +23,8 @@ PUBLISHED_STATUS = {**LOCAL_STATUS} | {
     SessionStatus.SESSION_STATUS_REQUIRES_ACTION: "idle",
     SessionStatus.SESSION_STATUS_TIMED_OUT: "terminated",
 }
+# Bounds what is kept to some megabytes.
+_LARGEST_KEPT = 16 * 1024
 
 
 def statuses_named(name: str, *, published: bool) -> list[SessionStatus.ValueType]:
@@ -30,7 +34,13 @@ def statuses_named(name: str, *, published: bool) -> list[SessionStatus.ValueTyp
 
 
 def render_session(session: Session, *, published: bool) -> bytes:
-    """One session."""
+    """One session. Who lists sessions again and again mostly meets those that didn't change in between."""
+    encoded = session.SerializeToString()
+    return (_kept if len(encoded) <= _LARGEST_KEPT else _rendered)(encoded, published)
+
+
+def _rendered(encoded: bytes, published: bool) -> bytes:
+    session = Session.FromString(encoded)
     status = (PUBLISHED_STATUS if published else LOCAL_STATUS)[session.status]
     return object_of(
         (
@@ -55,6 +65,10 @@ def render_session(session: Session, *, published: bool) -> bytes:
             b'"archived_at":' + text_or_null(session.archived_at),
         )
     )
+
+
+# Keyed by all that goes into it, so what is kept is never out of date.
+_kept = lru_cache(maxsize=512)(_rendered)
 
 
 def _usage(session: Session) -> bytes:

@@ -47,7 +47,7 @@ from services.sessions.domain.session_state import SessionState, TurnState
 from services.sessions.handlers.definitions import can_exist, once, read_body
 from services.sessions.handlers.saved_agents import SavedAgents
 from services.sessions.handlers.session_admission import Admitted, admit
-from services.sessions.handlers.session_messages import session_message
+from services.sessions.handlers.session_messages import listed_session, session_message
 from services.sessions.handlers.session_pages import read_listing
 from services.sessions.operations.core import Operations, Unit, new_event_id, not_found
 from services.sessions.store.sessions import SessionRecord, Sessions
@@ -111,7 +111,7 @@ class SessionsHandlers(SessionsServiceServicer):
             rows, page_info = listing.cut(found)
             page = await self._saved_agents.records(tx, rows)
         now = self._clock.now()
-        return ListSessionsResponse(sessions=[session_message(record, now) for record in page], page_info=page_info)
+        return ListSessionsResponse(sessions=[listed_session(record, now) for record in page], page_info=page_info)
 
     async def UpdateSession(self, request: UpdateSessionRequest, context: Any) -> UpdateSessionResponse:
         """Changes what may be changed and tells exactly what did; an update without a change writes nothing."""

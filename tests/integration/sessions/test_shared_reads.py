@@ -6,6 +6,7 @@ import pytest
 
 from kit.errors import Unavailable
 from kit.postgres import Database
+from kit.testing import await_until
 from services.sessions.store.shared_reads import SharedReads
 
 
@@ -61,8 +62,7 @@ async def test_a_read_sees_what_was_committed_before_it_was_asked(database):
     shelf = Shelf(database)
     shelf.gate.clear()
     early = asyncio.create_task(shelf.reads.get("wrkspc_a", "n1"))
-    while not shelf.asked:
-        await asyncio.sleep(0)
+    await await_until(lambda: shelf.asked)
     async with database.transaction("wrkspc_a") as tx:
         await tx.execute("UPDATE notes SET text = 'changed' WHERE workspace_id = %(workspace_id)s")
     late = asyncio.create_task(shelf.reads.get("wrkspc_a", "n1"))
@@ -85,8 +85,7 @@ async def test_a_caller_who_leaves_holds_up_nobody(database):
     shelf = Shelf(database)
     shelf.gate.clear()
     first, second, third = (asyncio.create_task(shelf.reads.get("wrkspc_a", f"n{number}")) for number in (1, 2, 3))
-    while not shelf.asked:
-        await asyncio.sleep(0)
+    await await_until(lambda: shelf.asked)
     first.cancel()
     second.cancel()
     shelf.gate.set()
