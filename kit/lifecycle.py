@@ -2,7 +2,7 @@
 
     async def build() -> Service:
         settings = load(Settings)
-        service = Service("sessions", supervisor_fd=settings.supervisor_fd, log_level=settings.log_level)
+        service = Service.from_settings("sessions", settings)
         service.add("database", database.open, database.close)
         service.add("rpc", server.start, server.stop)
         service.add_task("ticker", ticker.run)
@@ -35,7 +35,7 @@ from typing import Any, NoReturn
 import uvloop
 
 from kit import telemetry
-from kit.config import ConfigError, ready_fd
+from kit.config import BaseServiceSettings, ConfigError, ready_fd
 from kit.lean import without
 from kit.telemetry import log
 
@@ -75,6 +75,16 @@ class Service:
         self._started: list[_Step] = []
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         telemetry.setup(name, log_level)
+
+    @classmethod
+    def from_settings(cls, name: str, settings: BaseServiceSettings) -> "Service":
+        """The process that these settings describe."""
+        return cls(
+            name,
+            supervisor_fd=settings.supervisor_fd,
+            log_level=settings.log_level,
+            grace_seconds=settings.grace_seconds,
+        )
 
     def add(
         self, name: str, start: Action | None = None, stop: Action | None = None, *, stop_seconds: float | None = None

@@ -167,12 +167,7 @@ class HttpServer:
 async def build() -> lifecycle.Service:
     """Read the settings and join the parts in the order of their start."""
     settings = load(GatewaySettings)
-    service = lifecycle.Service(
-        "gateway",
-        supervisor_fd=settings.supervisor_fd,
-        log_level=settings.log_level,
-        grace_seconds=settings.grace_seconds,
-    )
+    service = lifecycle.Service.from_settings("gateway", settings)
     clients = connect(settings.addresses(), token=settings.internal_token(), call_seconds=settings.call_seconds)
     nats = await connect_nats(settings.nats_server(), "gateway")
     hub = Hub(nats, clients.events)

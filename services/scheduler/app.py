@@ -35,12 +35,7 @@ def compose(settings: SchedulerSettings) -> Service:
         await migrate(dsn, SCHEMA, MIGRATIONS)
         await database.open()
 
-    service = Service(
-        SCHEMA,
-        supervisor_fd=settings.supervisor_fd,
-        log_level=settings.log_level,
-        grace_seconds=settings.grace_seconds,
-    )
+    service = Service.from_settings(SCHEMA, settings)
     service.add("database", prepare, database.close)
     service.add("rpc", server.start, server.stop)
     service.add_task("ticker", ticker.run)

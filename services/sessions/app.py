@@ -64,12 +64,7 @@ async def build(settings: Settings | None = None) -> Service:
         await server.stopping.wait()
         room.close()
 
-    service = Service(
-        SCHEMA,
-        supervisor_fd=settings.supervisor_fd,
-        log_level=settings.log_level,
-        grace_seconds=settings.grace_seconds,
-    )
+    service = Service.from_settings(SCHEMA, settings)
     service.add("migrations", lambda: migrate(dsn, SCHEMA, MIGRATIONS))
     service.add("database", database.open, database.close)
     service.add("nats", stop=nats.close)

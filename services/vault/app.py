@@ -45,12 +45,7 @@ def compose(settings: VaultSettings, environ: Mapping[str, str]) -> Service:
         await database.open()
         await check_master_key(database, sealer)
 
-    service = Service(
-        SCHEMA,
-        supervisor_fd=settings.supervisor_fd,
-        log_level=settings.log_level,
-        grace_seconds=settings.grace_seconds,
-    )
+    service = Service.from_settings(SCHEMA, settings)
     service.add("database", prepare, database.close)
     service.add("rpc", server.start, server.stop)
     return service

@@ -32,12 +32,7 @@ def compose(settings: QueueSettings) -> Service:
         await migrate(dsn, SCHEMA, MIGRATIONS)
         await database.open()
 
-    service = Service(
-        "queue",
-        supervisor_fd=settings.supervisor_fd,
-        log_level=settings.log_level,
-        grace_seconds=settings.grace_seconds,
-    )
+    service = Service.from_settings("queue", settings)
     service.add("database", prepare, database.close)
     service.add("rpc", server.start, server.stop)
     return service

@@ -153,11 +153,6 @@ async def build() -> Service:
 
 def compose(settings: RunnerSettings, runner: Runner | None = None) -> Service:
     """Wire a runner. A test may give one whose models or sandboxes are its own."""
-    service = Service(
-        "runner",
-        supervisor_fd=settings.supervisor_fd,
-        log_level=settings.log_level,
-        grace_seconds=settings.grace_seconds,
-    )
+    service = Service.from_settings("runner", settings)
     (runner or Runner(settings)).add_to(service)
     return service
