@@ -17,6 +17,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from kit.embedded.nats import EmbeddedNats
 from kit.embedded.postgres import EmbeddedPostgres
 from kit.testing import await_until
 from tests.faults.ground import Ground, seen
@@ -29,7 +30,7 @@ from tests.support.rows import database_of
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.xdist_group("outages")]
 
 RECOVERY_SECONDS = 60
-DISK_MEGABYTES = 400
+DISK_MEGABYTES, BUS_MEGABYTES = 400, 32
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +150,27 @@ async def test_a_full_disk_is_told_and_once_there_is_room_all_goes_on(tmp_path: 
                 await writer.throughout(outage_seconds)
                 filler.unlink()
             assert set(writer.refusals) == {"unavailable"}
+        finally:
+            ground.stop()
+
+
+async def test_a_message_bus_with_a_full_disk_is_started_anew_once_there_is_room(
+    tmp_path: Path, outage_seconds: float
+) -> None:
+    with small_disk(tmp_path / "data" / "nats", BUS_MEGABYTES) as disk:
+        ground = Ground(tmp_path / "data")
+        try:
+            await ground.until_ready()
+            # The check at the end includes that what was committed meanwhile is published.
+            async with _written(ground) as (_, writer):
+                filler = fill(disk)
+                # A stream that met the full disk refuses for good, so it has to meet it.
+                async with asyncio.timeout(RECOVERY_SECONDS):
+                    while b"failed to store a msg" not in EmbeddedNats(disk).log_path.read_bytes():
+                        await writer.once()
+                await writer.throughout(outage_seconds)
+                filler.unlink()
+            assert not writer.refusals
         finally:
             ground.stop()
 
