@@ -80,7 +80,8 @@ def _tool_result(event: dict[str, Any]) -> tuple[str, str]:
 
 def _idle(event: dict[str, Any]) -> tuple[str, str]:
     reason = (event.get("stop_reason") or {}).get("type", "")
-    told = {"end_turn": "done", "requires_action": "waits for an answer"}
+    # The published reason of every turn that failed, tried again or not; the error before it says which.
+    told = {"end_turn": "done", "requires_action": "waits for an answer", "retries_exhausted": "the turn failed"}
     return "session", f"idle: {told.get(reason, reason or 'no reason given')}"
 
 

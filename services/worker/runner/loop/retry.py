@@ -8,7 +8,7 @@ it is so long that a person is better told now.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.worker.runner.models.base import ModelError, ModelErrorKind
+from services.worker.runner.models.base import ModelAccess, ModelError, ModelErrorKind
 
 _ERROR_TYPES = {
     ModelErrorKind.OVERLOADED: "model_overloaded_error",
@@ -37,6 +37,27 @@ class RetryPolicy:
         if error.retry_after_seconds > self.longest_retry_after_seconds:
             return None
         return max(pause, error.retry_after_seconds)
+
+
+_KEY_VARIABLES = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
+
+
+def error_message(error: ModelError, access: ModelAccess | None) -> str:
+    """What a person is told. A vendor that refuses a key is not quoted: it may repeat the key."""
+    if error.kind is not ModelErrorKind.AUTHENTICATION or access is None:
+        return error.message
+    status = f" (status {error.status})" if error.status else ""
+    if not access.api_key:
+        told = f"The model vendor {access.vendor} asks for an API key{status}, and none is set."
+    elif error.status == 403:
+        told = f"The model vendor {access.vendor} does not let the platform's API key do this{status}."
+    else:
+        told = f"The model vendor {access.vendor} refused the platform's API key{status}."
+    named = [name for name in (_KEY_VARIABLES.get(access.vendor), "MANAGED_AGENTS_MODEL_API_KEY") if name]
+    return (
+        f"{told} The request was not tried again. Set a valid key as {' or '.join(named)} in the platform's"
+        " environment and start it again; where the model settings were saved, change model.api_key there."
+    )
 
 
 def error_type(error: ModelError) -> str:

@@ -40,7 +40,7 @@ from services.worker.runner.loop.previews import Previews, Publish
 from services.worker.runner.loop.stopping import StopKind, Stopped, StopSignal
 from services.worker.runner.loop.tools import Sandbox, Toolbox, run_call
 from services.worker.runner.models.access import Model, ModelAccessCache
-from services.worker.runner.models.base import ModelError, ModelErrorKind, StopReason, ToolDefinition
+from services.worker.runner.models.base import ModelAccess, ModelError, ModelErrorKind, StopReason, ToolDefinition
 
 DEFAULT_MAX_STEPS = 25
 # Failures of our own in one turn, after which it is given back instead of failing on.
@@ -213,16 +213,16 @@ class Turn:
             await self._journal.flush()
 
     async def _ask(self) -> None:
-        revision = -1
+        access: ModelAccess | None = None
         try:
             async with self._services.access.use(self.grant.workspace_id) as model:
-                revision = model.access.revision
+                access = model.access
                 if self._steps >= int(model.access.options.get("default_max_steps") or DEFAULT_MAX_STEPS):
                     await self._stop_at_limit()
                     return
                 answer = await self._ask_model(model)
         except ModelError as error:
-            await self._after_model_error(error, revision)
+            await self._after_model_error(error, access)
             return
         self._model_failures = 0
         self._steps += 1
@@ -259,21 +259,21 @@ class Turn:
         self._journal.add("session.error", fields)
         await self._end(TURN_END_KIND_FAILED)
 
-    async def _after_model_error(self, error: ModelError, revision: int) -> None:
+    async def _after_model_error(self, error: ModelError, access: ModelAccess | None) -> None:
         self._model_failures += 1
         # The key may have been changed since vault was asked.
         may_be_old = error.kind is ModelErrorKind.AUTHENTICATION and self._model_failures == 1
-        if may_be_old and await self._services.access.refresh(self.grant.workspace_id, revision):
+        if access and may_be_old and await self._services.access.refresh(self.grant.workspace_id, access.revision):
             return
         delay = self._services.retry_policy.delay(self._model_failures, error, random.random)
         log.warning("model request failed", session_id=self.lease.session_id, error=error.message, retry_in=delay)
-        kind = retry.error_type(error)
+        kind, message = retry.error_type(error), retry.error_message(error, access)
         if delay is None:
             status = "unknown" if error.retryable else "not_retryable"
-            self._journal.add("session.error", retry.error_fields(kind, error.message, status))
+            self._journal.add("session.error", retry.error_fields(kind, message, status))
             await self._end(TURN_END_KIND_RETRIES_EXHAUSTED if error.retryable else TURN_END_KIND_FAILED)
             return
-        self._journal.add("session.error", retry.error_fields(kind, error.message, "retryable"))
+        self._journal.add("session.error", retry.error_fields(kind, message, "retryable"))
         self._journal.add("session.status_rescheduled", {})
         self._journal.add("session.thread_status_rescheduled", self._thread)
         await self._journal.flush()
