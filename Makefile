@@ -52,8 +52,8 @@ test-unit: setup ## Run the tests that need no server
 	@$(BIN)/python -m pytest tests/unit
 
 .PHONY: faults
-faults: setup ## Kill and pause everything 200 times under 50 sessions
-	@$(BIN)/python -m pytest tests/faults --kills 200 --sessions 50
+faults: setup ## Kill and pause everything 200 times under 50 sessions, take each server away for a minute
+	@$(BIN)/python -m pytest tests/faults --kills 200 --sessions 50 --outage 60
 
 .PHONY: bench
 bench: setup ## Measure a platform of its own (ARGS="--runs 3", "--quick", "--growth")
