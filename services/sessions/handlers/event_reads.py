@@ -24,7 +24,8 @@ from services.sessions.handlers.definitions import can_exist, page_limit
 from services.sessions.handlers.moments import read_bounds
 from services.sessions.handlers.session_messages import STATUSES, event_messages
 from services.sessions.operations.core import not_found
-from services.sessions.store.event_reads import EventFilter, EventReads, JoinedPage, LateRead, LogEnd
+from services.sessions.store.event_pages import EventFilter
+from services.sessions.store.event_reads import EventReads, JoinedPage, LateRead, LogEnd
 
 # Events in one message of a replay.
 BATCH_EVENTS = 1000

@@ -6,24 +6,20 @@ reader; the size of a body is known to the server without unpacking it.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, LiteralString
 
 from kit.postgres import Tx
+from services.sessions.store.event_pages import (
+    SPAN_OF_TIMES,
+    EventFilter,
+    Span,
+    joined_page_statement,
+    page_statement,
+    page_values,
+    times,
+)
 
 # A page ends with the event that reaches this many bytes.
 PAGE_BYTES = 2_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class EventFilter:
-    """What a listing is narrowed to; None or empty stands for no limit."""
-
-    types: tuple[str, ...] = ()
-    created_at_gt: datetime | None = None
-    created_at_gte: datetime | None = None
-    created_at_lt: datetime | None = None
-    created_at_lte: datetime | None = None
 
 
 # (seq, id, type, body)
@@ -81,8 +77,9 @@ class EventReads:
         self, session_id: str, narrowed: EventFilter, after_seq: int | None, *, descending: bool, limit: int
     ) -> EventPage | None:
         """Up to `limit` events after a seq, in reading order; None where there is no such session."""
+        span = await self._span(session_id, narrowed, after_seq, descending=descending)
         rows = await self._tx.all(
-            _page_statement(narrowed, after_seq, descending), _page_values(session_id, narrowed, after_seq, limit)
+            page_statement(narrowed, descending), page_values(session_id, narrowed, span, limit, PAGE_BYTES)
         )
         if not rows:
             return None
@@ -94,9 +91,9 @@ class EventReads:
         self, session_id: str, narrowed: EventFilter, after_seq: int | None, *, descending: bool, limit: int
     ) -> JoinedPage | None:
         """The same page, its bodies joined by the server: no work per event on the way out."""
+        span = await self._span(session_id, narrowed, after_seq, descending=descending)
         rows, bodies, has_more, first, last = await self._tx.one(
-            _joined_page_statement(narrowed, after_seq, descending),
-            _page_values(session_id, narrowed, after_seq, limit),
+            joined_page_statement(narrowed, descending), page_values(session_id, narrowed, span, limit, PAGE_BYTES)
         )
         if not rows:
             return None
@@ -199,78 +196,10 @@ class EventReads:
             },
         )
 
-
-def _page_values(session_id: str, narrowed: EventFilter, after_seq: int | None, limit: int) -> dict[str, Any]:
-    return {
-        "session_id": session_id,
-        "after_seq": after_seq,
-        "limit": limit,
-        "limit_and_one": limit + 1,
-        "page_bytes": PAGE_BYTES,
-        "types": list(narrowed.types),
-        "created_at_gt": narrowed.created_at_gt,
-        "created_at_gte": narrowed.created_at_gte,
-        "created_at_lt": narrowed.created_at_lt,
-        "created_at_lte": narrowed.created_at_lte,
-    }
-
-
-def _joined_page_statement(narrowed: EventFilter, after_seq: int | None, descending: bool) -> LiteralString:
-    """One row; of events only the last can say that the listing ends."""
-    order: LiteralString = "seq DESC" if descending else "seq"
-    return "".join(
-        (
-            "SELECT count(*), string_agg(body, ',' ORDER BY ",
-            order,
-            "), bool_and(has_more), min(seq), max(seq) FROM (",
-            _page_statement(narrowed, after_seq, descending),
-            ") page",
-        )
-    )
-
-
-def _page_statement(narrowed: EventFilter, after_seq: int | None, descending: bool) -> LiteralString:
-    """One row per event, or one row of nulls where the session exists and nothing matches."""
-    order: LiteralString = "seq DESC" if descending else "seq"
-    chosen: LiteralString = "workspace_id = s.workspace_id AND session_id = s.id"
-    if after_seq is not None:
-        chosen += " AND seq < %(after_seq)s" if descending else " AND seq > %(after_seq)s"
-    if narrowed == EventFilter():
-        # A log has no gaps, so the page's range is known: without it, statistics that lag behind a growing log make
-        # the server read and sort all of it for each page.
-        if descending:
-            chosen += " AND seq >= coalesce(%(after_seq)s::bigint, s.last_seq + 1) - %(limit_and_one)s"
-        else:
-            chosen += " AND seq <= coalesce(%(after_seq)s::bigint, 0) + %(limit_and_one)s"
-    if narrowed.types:
-        chosen += " AND type = ANY(%(types)s)"
-    if narrowed.created_at_gt:
-        chosen += " AND created_at > %(created_at_gt)s"
-    if narrowed.created_at_gte:
-        chosen += " AND created_at >= %(created_at_gte)s"
-    if narrowed.created_at_lt:
-        chosen += " AND created_at < %(created_at_lt)s"
-    if narrowed.created_at_lte:
-        chosen += " AND created_at <= %(created_at_lte)s"
-    window: LiteralString = "OVER (ORDER BY " + order + ")"
-    return "".join(
-        (
-            "SELECT e.seq, e.id, e.type, e.body, e.has_more FROM (SELECT workspace_id, id, last_seq FROM sessions"
-            " WHERE workspace_id = %(workspace_id)s AND id = %(session_id)s AND deleted_at IS NULL) s"
-            " LEFT JOIN LATERAL (",
-            " SELECT seq, id, type, body, has_more FROM (",
-            "  SELECT seq, id, type, body, lead(seq) ",
-            window,
-            " IS NOT NULL AS has_more, sum(octet_length(body)) ",
-            window,
-            " - octet_length(body) AS before FROM (SELECT seq, id, type, body FROM events WHERE ",
-            chosen,
-            " ORDER BY ",
-            order,
-            " LIMIT %(limit_and_one)s) chosen) sized",
-            " WHERE before < %(page_bytes)s ORDER BY ",
-            order,
-            " LIMIT %(limit)s) e ON true ORDER BY ",
-            order,
-        )
-    )
+    async def _span(self, session_id: str, narrowed: EventFilter, after_seq: int | None, *, descending: bool) -> Span:
+        """Between which seqs a page can lie, as far as its request tells."""
+        span = Span()
+        if narrowed.is_timed:
+            first, behind = await self._tx.one(SPAN_OF_TIMES, times(session_id, narrowed))
+            span = Span(first or 1, None if behind is None else behind - 1)
+        return span if after_seq is None else span.behind(after_seq, descending=descending)
