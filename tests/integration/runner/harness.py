@@ -4,9 +4,8 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,134 +18,15 @@ from kit.rpc.context import CallContext
 from kit.rpc.server import Server
 from kit.testing import await_until
 from managed_agents.sessions.v1 import agents_pb2, sessions_pb2
-from managed_agents.vault.v1.vault_pb2 import GetModelAccessResponse
-from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceServicer, add_SettingsServiceServicer_to_server
+from managed_agents.vault.v1.vault_pb2_grpc import add_SettingsServiceServicer_to_server
 from services.sessions.app import build
 from services.sessions.config import Settings
 from services.worker.runner.app import Runner, compose
 from services.worker.runner.config import RunnerSettings
-from services.worker.runner.models.base import (
-    ModelAccess,
-    ModelDelta,
-    ModelInfo,
-    ModelRequest,
-    Stop,
-    StopReason,
-    TextDelta,
-    TokenUsage,
-    ToolCall,
-    UsageReport,
-)
+from services.worker.runner.models.base import ModelAccess
 from services.worker.runner.models.demo import DemoModel
-from services.worker.tools import ToolOutcome
+from tests.integration.runner.played import PlayedSandboxes, PlayedVault
 from tests.integration.sessions.turn_driver import WORKSPACE, Replica, user
-
-TOOLSET = {"type": "agent_toolset_20260401"}
-ASKING = {"type": "agent_toolset_20260401", "default_config": {"permission_policy": {"type": "always_ask"}}}
-CUSTOM = {
-    "type": "custom",
-    "name": "lookup",
-    "description": "Looks a name up.",
-    "input_schema": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
-}
-
-Part = ModelDelta | Exception | Callable[[], Awaitable[None]]
-
-
-def wait_at(gate: "Gate") -> Part:
-    """A place in an answer where the model waits."""
-
-    async def wait() -> None:
-        await gate()
-
-    return wait
-
-
-def say(text: str, *, input_tokens: int = 10, output_tokens: int = 5) -> list[Part]:
-    """A plain answer."""
-    usage = UsageReport(TokenUsage(input_tokens, output_tokens))
-    return [TextDelta(text), usage, Stop(StopReason.END_TURN)]
-
-
-def call(*calls: tuple[str, dict[str, Any]]) -> list[Part]:
-    """An answer that calls tools."""
-    made: list[Part] = [ToolCall(new_id("toolu"), name, arguments) for name, arguments in calls]
-    return [*made, UsageReport(TokenUsage(10, 8)), Stop(StopReason.TOOL_USE)]
-
-
-@dataclass
-class ScriptedModel:
-    """Gives its answers in order and remembers what it was asked; the last answer is repeated."""
-
-    answers: list[list[Part]]
-    requests: list[ModelRequest] = field(default_factory=list)
-    closed: int = 0
-
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelDelta, None]:
-        """Play the next answer."""
-        self.requests.append(request)
-        parts = self.answers[min(len(self.requests), len(self.answers)) - 1]
-        try:
-            for part in parts:
-                if isinstance(part, Exception):
-                    raise part
-                if callable(part):
-                    await part()
-                else:
-                    yield part
-        finally:
-            self.closed += 1
-
-    async def list_models(self) -> list[ModelInfo]:
-        """One."""
-        return [ModelInfo("scripted", "Scripted")]
-
-    async def close(self) -> None:
-        """Nothing is held."""
-
-
-class PlayedSandboxes:
-    """Stands in for the sandboxes: `run` is what every tool does."""
-
-    providers = ("local",)
-
-    def __init__(self, run: Callable[[str, Any], Awaitable[ToolOutcome]] | None = None) -> None:
-        self.calls: list[tuple[str, Any]] = []
-        self.interrupts = 0
-        self._run = run
-
-    def session(self, session_id: str, environment: Any) -> "PlayedSandboxes":
-        """All sessions share one."""
-        return self
-
-    async def run_tool(self, name: str, value: Any) -> ToolOutcome:
-        """Note the call, and do what the test says."""
-        self.calls.append((name, value))
-        return await self._run(name, value) if self._run else ToolOutcome(f"ran {name}")
-
-    async def remove(self, session_id: str) -> None:
-        """There is nothing to remove."""
-
-    def interrupt(self) -> bool:
-        """Count."""
-        self.interrupts += 1
-        return True
-
-    async def aclose(self) -> None:
-        """Nothing is held."""
-
-
-class PlayedVault(SettingsServiceServicer):
-    """Hands out one access, which a test may change."""
-
-    def __init__(self) -> None:
-        self.answer = GetModelAccessResponse(vendor="demo", default_model="demo", revision=1, options_json=b"{}")
-        self.asked = 0
-
-    async def GetModelAccess(self, request: Any, context: Any) -> GetModelAccessResponse:
-        """As the test left it."""
-        self.asked += 1
-        return self.answer
 
 
 class World:
@@ -293,17 +173,3 @@ def of(log: list[dict[str, Any]], event_type: str) -> list[dict[str, Any]]:
 def text_of(event: dict[str, Any]) -> str:
     """The text of an event's content."""
     return "".join(block["text"] for block in event["content"])
-
-
-class Gate:
-    """A place where a model or tool of a test waits until the test opens it."""
-
-    def __init__(self) -> None:
-        self.reached = asyncio.Event()
-        self.opened = asyncio.Event()
-
-    async def __call__(self, *_arguments: Any) -> ToolOutcome:
-        """Wait here."""
-        self.reached.set()
-        await self.opened.wait()
-        return ToolOutcome("passed the gate")

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
 
 import orjson
 import pytest
@@ -22,21 +21,17 @@ from services.worker.runner.models.base import (
     ThinkingEnd,
     ThinkingStart,
 )
-from tests.integration.runner.harness import (
+from tests.integration.runner.harness import World, of, text_of, types, world
+from tests.integration.runner.played import (
     ASKING,
     CUSTOM,
     TOOLSET,
     Gate,
     PlayedSandboxes,
     ScriptedModel,
-    World,
     call,
-    of,
     say,
-    text_of,
-    types,
     wait_at,
-    world,
 )
 
 INTERRUPT = {"type": "user.interrupt"}
@@ -44,9 +39,8 @@ LEASE_SECONDS = 1.0
 
 
 @pytest.fixture
-async def platform(make_database, nats_url) -> AsyncIterator[World]:
-    async with world(await make_database("sessions", MIGRATIONS), nats_url, lease_seconds=LEASE_SECONDS) as made:
-        yield made
+def sessions_settings() -> dict:
+    return {"lease_seconds": LEASE_SECONDS}
 
 
 @pytest.fixture(autouse=True)
@@ -170,21 +164,6 @@ async def test_a_vendor_that_keeps_failing_ends_the_turn(platform: World, failur
     assert len(model.requests) == attempts
     assert of(log, "session.error")[-1]["error"]["retry_status"] == status
     assert types(log)[-1] == "session.status_idle"
-
-
-async def test_a_changed_key_is_tried_before_the_turn_fails(platform: World) -> None:
-    session = await platform.session()
-    refused = ModelError(ModelErrorKind.AUTHENTICATION, "bad key", status=401)
-
-    async def change_key() -> None:
-        platform.vault.answer.revision = 2
-
-    model = ScriptedModel([[change_key, refused], say("with the new key")])
-    async with platform.runner(model):
-        await platform.say(session, "go")
-        log = await platform.until(session)
-    assert not of(log, "session.error")
-    assert platform.vault.asked == 2
 
 
 async def test_a_failure_of_our_own_ends_the_turn_with_an_error(platform: World) -> None:

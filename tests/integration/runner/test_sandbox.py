@@ -1,18 +1,8 @@
 """The demo model does real work through the real tools in the real sandbox of this host."""
 
-from collections.abc import AsyncIterator
-
-import pytest
-
-from services.sessions.app import MIGRATIONS
 from services.worker.sandbox import SandboxManager
-from tests.integration.runner.harness import TOOLSET, World, of, text_of, types, world
-
-
-@pytest.fixture
-async def platform(make_database, nats_url) -> AsyncIterator[World]:
-    async with world(await make_database("sessions", MIGRATIONS), nats_url) as made:
-        yield made
+from tests.integration.runner.harness import World, of, text_of, types
+from tests.integration.runner.played import TOOLSET
 
 
 async def test_a_task_is_done_with_files_and_commands(platform: World) -> None:

@@ -1,6 +1,5 @@
 """RunnerService: what a runner tells the gateway about itself and its models."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,18 +9,12 @@ from kit.rpc.client import channel
 from kit.rpc.context import CallContext
 from managed_agents.worker.v1.runner_pb2 import DescribeRunnerRequest, ListModelsRequest
 from managed_agents.worker.v1.runner_pb2_grpc import RunnerServiceStub
-from services.sessions.app import MIGRATIONS
 from services.worker.runner.models.base import ModelError, ModelErrorKind, ModelInfo
 from services.worker.sandbox import SandboxManager
-from tests.integration.runner.harness import ScriptedModel, World, say, world
+from tests.integration.runner.harness import World
+from tests.integration.runner.played import ScriptedModel, say
 
 CONTEXT = CallContext(workspace_id="wrkspc_default", principal_id="gateway")
-
-
-@pytest.fixture
-async def platform(make_database, nats_url) -> AsyncIterator[World]:
-    async with world(await make_database("sessions", MIGRATIONS), nats_url) as made:
-        yield made
 
 
 async def test_a_runner_describes_itself(platform: World) -> None:

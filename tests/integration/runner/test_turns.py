@@ -1,34 +1,19 @@
 """Plain turns, tool turns and parked turns leave the log that clients are promised."""
 
-from collections.abc import AsyncIterator
-
-import pytest
-
 from kit.testing import await_until
-from services.sessions.app import MIGRATIONS
 from services.worker.tools import ToolOutcome
-from tests.integration.runner.harness import (
+from tests.integration.runner.harness import World, of, text_of, types
+from tests.integration.runner.played import (
     ASKING,
     CUSTOM,
     TOOLSET,
     Gate,
     PlayedSandboxes,
     ScriptedModel,
-    World,
     call,
-    of,
     say,
-    text_of,
-    types,
     wait_at,
-    world,
 )
-
-
-@pytest.fixture
-async def platform(make_database, nats_url) -> AsyncIterator[World]:
-    async with world(await make_database("sessions", MIGRATIONS), nats_url) as made:
-        yield made
 
 
 async def test_a_plain_turn_is_one_append_in_the_promised_order(platform: World) -> None:

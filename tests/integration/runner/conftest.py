@@ -1,0 +1,21 @@
+"""The world that tests of the runner start in."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from services.sessions.app import MIGRATIONS
+from tests.integration.runner.harness import World, world
+
+
+@pytest.fixture
+def sessions_settings() -> dict:
+    """What a module wants to be other than the default in the sessions service."""
+    return {}
+
+
+@pytest.fixture
+async def platform(make_database, nats_url, sessions_settings) -> AsyncIterator[World]:
+    """Sessions and vault, and no runner yet."""
+    async with world(await make_database("sessions", MIGRATIONS), nats_url, **sessions_settings) as made:
+        yield made

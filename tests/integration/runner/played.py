@@ -1,0 +1,143 @@
+"""What stands in for the model, vault and the tools in tests of the runner."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kit.ids import new_id
+from managed_agents.vault.v1.vault_pb2 import GetModelAccessResponse
+from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceServicer
+from services.worker.runner.models.base import (
+    ModelDelta,
+    ModelInfo,
+    ModelRequest,
+    Stop,
+    StopReason,
+    TextDelta,
+    TokenUsage,
+    ToolCall,
+    UsageReport,
+)
+from services.worker.tools import ToolOutcome
+
+TOOLSET = {"type": "agent_toolset_20260401"}
+ASKING = {"type": "agent_toolset_20260401", "default_config": {"permission_policy": {"type": "always_ask"}}}
+CUSTOM = {
+    "type": "custom",
+    "name": "lookup",
+    "description": "Looks a name up.",
+    "input_schema": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+}
+
+Part = ModelDelta | Exception | Callable[[], Awaitable[None]]
+
+
+class Gate:
+    """A place where a model or tool of a test waits until the test opens it."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.opened = asyncio.Event()
+
+    async def __call__(self, *_arguments: Any) -> ToolOutcome:
+        """Wait here."""
+        self.reached.set()
+        await self.opened.wait()
+        return ToolOutcome("passed the gate")
+
+
+def wait_at(gate: Gate) -> Part:
+    """A place in an answer where the model waits."""
+
+    async def wait() -> None:
+        await gate()
+
+    return wait
+
+
+def say(text: str, *, input_tokens: int = 10, output_tokens: int = 5) -> list[Part]:
+    """A plain answer."""
+    usage = UsageReport(TokenUsage(input_tokens, output_tokens))
+    return [TextDelta(text), usage, Stop(StopReason.END_TURN)]
+
+
+def call(*calls: tuple[str, dict[str, Any]]) -> list[Part]:
+    """An answer that calls tools."""
+    made: list[Part] = [ToolCall(new_id("toolu"), name, arguments) for name, arguments in calls]
+    return [*made, UsageReport(TokenUsage(10, 8)), Stop(StopReason.TOOL_USE)]
+
+
+@dataclass
+class ScriptedModel:
+    """Gives its answers in order and remembers what it was asked; the last answer is repeated."""
+
+    answers: list[list[Part]]
+    requests: list[ModelRequest] = field(default_factory=list)
+    closed: int = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelDelta, None]:
+        """Play the next answer."""
+        self.requests.append(request)
+        parts = self.answers[min(len(self.requests), len(self.answers)) - 1]
+        try:
+            for part in parts:
+                if isinstance(part, Exception):
+                    raise part
+                if callable(part):
+                    await part()
+                else:
+                    yield part
+        finally:
+            self.closed += 1
+
+    async def list_models(self) -> list[ModelInfo]:
+        """One."""
+        return [ModelInfo("scripted", "Scripted")]
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class PlayedSandboxes:
+    """Stands in for the sandboxes: `run` is what every tool does."""
+
+    providers = ("local",)
+
+    def __init__(self, run: Callable[[str, Any], Awaitable[ToolOutcome]] | None = None) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.interrupts = 0
+        self._run = run
+
+    def session(self, session_id: str, environment: Any) -> "PlayedSandboxes":
+        """All sessions share one."""
+        return self
+
+    async def run_tool(self, name: str, value: Any) -> ToolOutcome:
+        """Note the call, and do what the test says."""
+        self.calls.append((name, value))
+        return await self._run(name, value) if self._run else ToolOutcome(f"ran {name}")
+
+    async def remove(self, session_id: str) -> None:
+        """There is nothing to remove."""
+
+    def interrupt(self) -> bool:
+        """Count."""
+        self.interrupts += 1
+        return True
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+class PlayedVault(SettingsServiceServicer):
+    """Hands out one access, which a test may change."""
+
+    def __init__(self) -> None:
+        self.answer = GetModelAccessResponse(vendor="demo", default_model="demo", revision=1, options_json=b"{}")
+        self.asked = 0
+
+    async def GetModelAccess(self, request: Any, context: Any) -> GetModelAccessResponse:
+        """As the test left it."""
+        self.asked += 1
+        return self.answer
