@@ -1,20 +1,16 @@
 """The Messages API, as its official SDK speaks it.
 
 Streams with tools and thinking, marks the prompt for the vendor's cache, and sends system messages in the middle of a
-conversation as turns of their own. Requests go out by `endpoint` and answers are read by `wire`, for the reasons given
-there; the SDK gives address and headers, and lists models. Nothing is tried twice here: the loop retries, where users
-can see it.
+conversation as turns of their own.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing
 from typing import Any
 
 import anthropic
-import httpx2
 import orjson
 
 from services.worker.runner.models.base import (
@@ -33,10 +29,10 @@ from services.worker.runner.models.base import (
     ThinkingStart,
     TokenUsage,
     UsageReport,
-    error_from_status,
 )
-from services.worker.runner.models.endpoint import CONNECT_SECONDS, SILENCE_SECONDS, Endpoint
-from services.worker.runner.models.wire import error_message, retry_after_seconds, tool_call
+from services.worker.runner.models.endpoint import CONNECT_SECONDS
+from services.worker.runner.models.vendor import CLIENT_OPTIONS, VendorModel, broke_off, reported
+from services.worker.runner.models.wire import tool_call
 
 DEFAULT_MAX_TOKENS = 16_000
 FAST_MODE_BETA = "fast-mode-2026-02-01"
@@ -62,39 +58,30 @@ _STREAM_ERRORS = {
 }
 
 
-class AnthropicModel:
+class AnthropicModel(VendorModel):
     """The vendor `anthropic`, or whoever speaks its protocol at `base_url`."""
 
+    sdk = anthropic
+
     def __init__(self, access: ModelAccess) -> None:
-        self._client = anthropic.AsyncAnthropic(
+        client = anthropic.AsyncAnthropic(
             api_key=access.api_key or "none",
             base_url=access.base_url or "https://api.anthropic.com",
-            max_retries=0,
-            timeout=httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
+            **CLIENT_OPTIONS,
         )
-        url = f"{str(self._client.base_url).rstrip('/')}/v1/messages"
-        self._endpoint = Endpoint(url, self._client.default_headers, _refused)
+        super().__init__(client, "/v1/messages", client.default_headers)
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
-        """Asks, and yields what comes until Stop. Raises ModelError."""
-        body = _body(request) | {"stream": True}
-        headers = {"anthropic-beta": FAST_MODE_BETA} if request.speed == "fast" else None
-        try:
-            async with (
-                aclosing(self._endpoint.frames(body, headers)) as frames,
-                aclosing(_Answer(request).read(frames)) as deltas,
-            ):
-                async for delta in deltas:
-                    yield delta
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ModelError(ModelErrorKind.SERVER, "The model vendor sent a frame of an unknown form.") from error
+    def headers(self, request: ModelRequest) -> Mapping[str, str] | None:
+        """The mark of fast mode, where it is asked for."""
+        return {"anthropic-beta": FAST_MODE_BETA} if request.speed == "fast" else None
 
-    async def list_models(self) -> list[ModelInfo]:
-        """The vendor's models, newest first. Raises ModelError."""
-        try:
-            page = await self._client.models.list(limit=100, timeout=CONNECT_SECONDS)
-        except anthropic.APIError as error:
-            raise _translated(error) from error
+    def read(self, request: ModelRequest, frames: AsyncIterator[dict[str, Any]]) -> AsyncGenerator[ModelDelta]:
+        """The events of one answer."""
+        return _Answer(request).read(frames)
+
+    async def models(self) -> list[ModelInfo]:
+        """As the vendor lists them."""
+        page = await self._client.models.list(limit=100, timeout=CONNECT_SECONDS)
         return [
             ModelInfo(
                 id=model.id,
@@ -106,31 +93,26 @@ class AnthropicModel:
             for model in page.data
         ]
 
-    async def close(self) -> None:
-        """Gives the connections back."""
-        await self._endpoint.close()
-        await self._client.close()
-
-
-def _body(request: ModelRequest) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "model": request.model_id,
-        "max_tokens": request.max_tokens or DEFAULT_MAX_TOKENS,
-        "messages": [_rendered(message) for message in request.messages],
-        "cache_control": _CACHED,
-    }
-    if request.system:
-        body["system"] = [{"type": "text", "text": request.system, "cache_control": _CACHED}]
-    if request.tools:
-        body["tools"] = [
-            {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
-            for tool in request.tools
-        ]
-    if _ADAPTIVE.match(request.model_id):
-        body["thinking"] = {"type": "adaptive"}
-    if request.speed == "fast":
-        body["speed"] = "fast"
-    return body
+    def body(self, request: ModelRequest) -> dict[str, Any]:
+        """One request with its conversation, marked for the vendor's cache."""
+        body: dict[str, Any] = {
+            "model": request.model_id,
+            "max_tokens": request.max_tokens or DEFAULT_MAX_TOKENS,
+            "messages": [_rendered(message) for message in request.messages],
+            "cache_control": _CACHED,
+        }
+        if request.system:
+            body["system"] = [{"type": "text", "text": request.system, "cache_control": _CACHED}]
+        if request.tools:
+            body["tools"] = [
+                {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+                for tool in request.tools
+            ]
+        if _ADAPTIVE.match(request.model_id):
+            body["thinking"] = {"type": "adaptive"}
+        if request.speed == "fast":
+            body["speed"] = "fast"
+        return body
 
 
 def _rendered(message: Message) -> dict[str, Any]:
@@ -161,7 +143,7 @@ class _Answer:
             if (delta := self._told(kind, frame)) is not None:
                 yield delta
         if stop is None:
-            raise ModelError(ModelErrorKind.CONNECTION, "The model vendor's answer broke off.")
+            raise broke_off()
         yield stop
 
     def _told(self, kind: object, frame: Mapping[str, Any]) -> ModelDelta | None:
@@ -229,18 +211,4 @@ class _Answer:
 
 
 def _stream_error(error: Mapping[str, Any]) -> ModelError:
-    kind = _STREAM_ERRORS.get(str(error.get("type")), ModelErrorKind.UNKNOWN)
-    return ModelError(kind, str(error.get("message") or "The model vendor reported an error."))
-
-
-def _refused(status: int, message: str, _body: Any, headers: Mapping[str, str]) -> ModelError:
-    return error_from_status(status, message, retry_after_seconds=retry_after_seconds(headers))
-
-
-def _translated(error: anthropic.APIError) -> ModelError:
-    if isinstance(error, anthropic.APITimeoutError) and not isinstance(error.__cause__, httpx2.ConnectTimeout):
-        return ModelError(ModelErrorKind.TIMEOUT, "The model vendor did not answer in time.")
-    if isinstance(error, anthropic.APIStatusError):
-        message = error_message(error.body, error.message)
-        return _refused(error.status_code, message, error.body, error.response.headers)
-    return ModelError(ModelErrorKind.CONNECTION, "The model vendor can't be reached.")
+    return reported(_STREAM_ERRORS.get(str(error.get("type")), ModelErrorKind.UNKNOWN), error.get("message"))

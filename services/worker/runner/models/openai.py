@@ -1,18 +1,14 @@
 """Chat completions, as the official SDK speaks them, at any `base_url` that understands them.
 
-Requests go out by `endpoint` and answers are read by `wire`, for the reasons given there; the SDK gives address and
-headers, and lists models. Nothing is tried twice here: the loop retries, where users can see it. Servers differ in what
-they leave out, so everything but the choices is optional.
+Servers differ in what they leave out, so everything but the choices is optional.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx2
 import openai
 import orjson
 
@@ -35,10 +31,10 @@ from services.worker.runner.models.base import (
     ThinkingStart,
     TokenUsage,
     UsageReport,
-    error_from_status,
 )
-from services.worker.runner.models.endpoint import CONNECT_SECONDS, SILENCE_SECONDS, Endpoint
-from services.worker.runner.models.wire import error_message, retry_after_seconds, tool_call
+from services.worker.runner.models.endpoint import CONNECT_SECONDS
+from services.worker.runner.models.vendor import CLIENT_OPTIONS, VendorModel, broke_off, reported
+from services.worker.runner.models.wire import tool_call
 
 _STOPS = {
     "tool_calls": StopReason.TOOL_USE,
@@ -48,39 +44,34 @@ _STOPS = {
 }
 
 
-class OpenAIModel:
+class OpenAIModel(VendorModel):
     """The vendor `openai`, or whoever speaks its protocol at `base_url`."""
+
+    sdk = openai
 
     def __init__(self, access: ModelAccess) -> None:
         self._is_vendor = not access.base_url
-        self._client = openai.AsyncOpenAI(
-            api_key=access.api_key or "none",
-            base_url=access.base_url or "https://api.openai.com/v1",
-            max_retries=0,
-            timeout=httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
+        client = openai.AsyncOpenAI(
+            api_key=access.api_key or "none", base_url=access.base_url or "https://api.openai.com/v1", **CLIENT_OPTIONS
         )
-        headers = {**self._client.default_headers, "Authorization": f"Bearer {self._client.api_key}"}
-        self._endpoint = Endpoint(f"{str(self._client.base_url).rstrip('/')}/chat/completions", headers, _refused)
+        headers = {**client.default_headers, "Authorization": f"Bearer {client.api_key}"}
+        super().__init__(client, "/chat/completions", headers)
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
-        """Asks, and yields what comes until Stop. Raises ModelError."""
-        body = self._body(request) | {"stream": True}
-        try:
-            async with (
-                aclosing(self._endpoint.frames(body)) as frames,
-                aclosing(_Answer(request).read(frames)) as deltas,
-            ):
-                async for delta in deltas:
-                    yield delta
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ModelError(ModelErrorKind.SERVER, "The model vendor sent a frame of an unknown form.") from error
+    @staticmethod
+    def refused(status: int, message: str, body: Any, headers: Mapping[str, str]) -> ModelError:
+        """As everywhere, but for a quota that is used up: the vendor reports it like a rate limit."""
+        inner = body.get("error") if isinstance(body, Mapping) else None
+        if status == 429 and isinstance(inner, Mapping) and inner.get("code") == "insufficient_quota":
+            return ModelError(ModelErrorKind.BILLING, message, status=429)
+        return VendorModel.refused(status, message, body, headers)
 
-    async def list_models(self) -> list[ModelInfo]:
-        """The vendor's models, newest first. Raises ModelError."""
-        try:
-            page = await self._client.models.list(timeout=CONNECT_SECONDS)
-        except openai.APIError as error:
-            raise _translated(error) from error
+    def read(self, request: ModelRequest, frames: AsyncIterator[dict[str, Any]]) -> AsyncGenerator[ModelDelta]:
+        """The chunks of one answer."""
+        return _Answer(request).read(frames)
+
+    async def models(self) -> list[ModelInfo]:
+        """As the vendor lists them, in the order of their making."""
+        page = await self._client.models.list(timeout=CONNECT_SECONDS)
         newest_first = sorted(page.data, key=lambda model: model.created or 0, reverse=True)
         return [
             ModelInfo(
@@ -91,12 +82,8 @@ class OpenAIModel:
             for model in newest_first
         ]
 
-    async def close(self) -> None:
-        """Gives the connections back."""
-        await self._endpoint.close()
-        await self._client.close()
-
-    def _body(self, request: ModelRequest) -> dict[str, Any]:
+    def body(self, request: ModelRequest) -> dict[str, Any]:
+        """One request with its conversation."""
         messages = [{"role": "system", "content": request.system}] if request.system else []
         for message in request.messages:
             messages += _rendered(message)
@@ -215,7 +202,7 @@ class _Answer:
             if usage := frame.get("usage"):
                 yield _report(usage)
         if self._finish is None:
-            raise ModelError(ModelErrorKind.CONNECTION, "The model vendor's answer broke off.")
+            raise broke_off()
         if self._thinking:
             yield ThinkingEnd()
         for call in self._calls.values():
@@ -269,21 +256,4 @@ def _report(usage: Mapping[str, Any]) -> UsageReport:
 
 
 def _stream_error(error: Any) -> ModelError:
-    message = error.get("message") if isinstance(error, Mapping) else error
-    return ModelError(ModelErrorKind.SERVER, str(message or "The model vendor reported an error.")[:2000])
-
-
-def _refused(status: int, message: str, body: Any, headers: Mapping[str, str]) -> ModelError:
-    inner = body.get("error") if isinstance(body, Mapping) else None
-    if status == 429 and isinstance(inner, Mapping) and inner.get("code") == "insufficient_quota":
-        return ModelError(ModelErrorKind.BILLING, message, status=429)
-    return error_from_status(status, message, retry_after_seconds=retry_after_seconds(headers))
-
-
-def _translated(error: openai.APIError) -> ModelError:
-    if isinstance(error, openai.APITimeoutError) and not isinstance(error.__cause__, httpx2.ConnectTimeout):
-        return ModelError(ModelErrorKind.TIMEOUT, "The model vendor did not answer in time.")
-    if isinstance(error, openai.APIStatusError):
-        message = error_message(error.body, error.message)
-        return _refused(error.status_code, message, {"error": error.body}, error.response.headers)
-    return ModelError(ModelErrorKind.CONNECTION, "The model vendor can't be reached.")
+    return reported(ModelErrorKind.SERVER, error.get("message") if isinstance(error, Mapping) else error)
