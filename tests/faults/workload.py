@@ -7,6 +7,7 @@ became of them. It follows its session on one stream, over as many connections a
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import uuid
 from collections.abc import Awaitable, Callable
@@ -109,18 +110,48 @@ class Client:
         return (await self._send(message(f"{uuid.uuid4().hex} {text}")))[0]
 
     async def _settled(self, after: Event) -> Event:
-        """The idle event that ended whatever `after` began."""
+        """The idle event that ended whatever `after` began, once every call is answered."""
+        idle = await self._idle(after)
+        while _waits(idle):
+            idle = await self._idle(await self._answer(idle))
+        return idle
 
-        def idle() -> Event | None:
-            last = next((event for event in reversed(self.reader.events) if event["type"] in STATUS), None)
-            over = last is not None and last["type"] == "session.status_idle" and last["seq"] > after["seq"]
-            return last if over else None
+    async def _idle(self, after: Event) -> Event:
+        """The next idle event after `after`.
 
-        try:
-            return await await_until(idle, SETTLE_SECONDS, f"{self.told.session_id} is idle after seq {after['seq']}")
-        except AssertionError as failure:
-            failure.add_note(await self._where())
-            raise
+        A turn that was given up leaves its message to the next turn, which may call tools that nobody asked for now:
+        the session then waits with `after` unread, until such a call is answered.
+        """
+        while True:
+            try:
+                found = await await_until(
+                    lambda: self._idle_now(after),
+                    SETTLE_SECONDS,
+                    f"{self.told.session_id} is idle after seq {after['seq']}",
+                )
+            except AssertionError as failure:
+                failure.add_note(await self._where())
+                raise
+            if found["seq"] > after["seq"]:
+                return found
+            await self._answer(found)
+
+    def _idle_now(self, after: Event) -> Event | None:
+        last = next((event for event in reversed(self.reader.events) if event["type"] in STATUS), None)
+        if last is None or last["type"] != "session.status_idle":
+            return None
+        blocks = _waits(last) and self.reader.last_seq >= after["seq"] and not self._has_moved_on(last)
+        return last if last["seq"] > after["seq"] or blocks else None
+
+    def _has_moved_on(self, idle: Event) -> bool:
+        """Whether this client has answered or interrupted since; the stream has yet to tell."""
+        since = itertools.takewhile(lambda event: event["seq"] > idle["seq"], reversed(self.told.acknowledged))
+        return any(event["type"] != "user.message" for event in since)
+
+    async def _answer(self, idle: Event) -> Event:
+        answer = {"type": "user.custom_tool_result", "custom_tool_use_id": idle["stop_reason"]["event_ids"][0]}
+        answer["content"] = [{"type": "text", "text": uuid.uuid4().hex}]
+        return (await self._send(answer))[0]
 
     async def _where(self) -> str:
         """What is known of a session that does not get on: the stream may hang, or the turn."""
@@ -174,11 +205,13 @@ class Client:
         await self._settled(said)
 
     async def _custom(self) -> None:
-        idle = await self._settled(await self._say(tool("lookup", word="a") + " " + tool("lookup", word="b")))
-        while idle["stop_reason"]["type"] == "requires_action":
+        idle = await self._idle(await self._say(tool("lookup", word="a") + " " + tool("lookup", word="b")))
+        while _waits(idle):
             if self._chance.random() < 0.2:
-                idle = await self._settled((await self._send(INTERRUPT))[0])
-                continue
-            answer = {"type": "user.custom_tool_result", "custom_tool_use_id": idle["stop_reason"]["event_ids"][0]}
-            answer["content"] = [{"type": "text", "text": uuid.uuid4().hex}]
-            idle = await self._settled((await self._send(answer))[0])
+                idle = await self._idle((await self._send(INTERRUPT))[0])
+            else:
+                idle = await self._idle(await self._answer(idle))
+
+
+def _waits(idle: Event) -> bool:
+    return idle["stop_reason"]["type"] == "requires_action"
