@@ -13,7 +13,7 @@ from kit.ids import is_id
 from kit.rpc.context import current_context
 from managed_agents.sessions.v1 import events_pb2, sessions_pb2, turns_pb2, turns_pb2_grpc
 from services.sessions.domain import turn
-from services.sessions.domain.log import Draft, MalformedFields, read_fields
+from services.sessions.domain.log import Draft, LoggedEvent, MalformedFields, read_fields
 from services.sessions.domain.move import Moved
 from services.sessions.domain.session_state import PendingCall, TokenUsage
 from services.sessions.domain.turn_errors import MalformedTurnEvent
@@ -26,7 +26,7 @@ from services.sessions.store.turns import TurnStore
 
 MAX_TURN_EVENTS = 1_000
 MAX_HELD = 10_000
-MAX_NEW_EVENTS = 1_000
+NEW_EVENTS_BATCH = 1_000
 CONTEXT_BATCH = 200
 
 _END_KINDS = {
@@ -90,12 +90,13 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
             relaxed=request.relaxed_durability and end is None,
         )
         response = turns_pb2.AppendTurnEventsResponse(last_seq=moved.state.last_seq, ended=moved.ended)
+        if moved.state.input_seq > request.known_seq:
+            # Also where the turn is over: the runner keeps the context for the next one.
+            response.new_events.extend(await self._new_events(workspace_id, moved, request))
         if moved.ended:
             self._operations.room.learn(moved.state.turn_holder, request.session_id, moved.state.last_seq)
         else:
             response.interrupt_seq = moved.state.interrupt_seq
-            if moved.state.input_seq > request.known_seq:
-                response.new_events.extend(await self._new_events(workspace_id, moved, request.known_seq))
         return response
 
     async def RenewLeases(
@@ -175,10 +176,22 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
             self._giving_back.add(task)
             task.add_done_callback(self._giving_back.discard)
 
-    async def _new_events(self, workspace_id: str, moved: Moved, known_seq: int) -> list[events_pb2.Event]:
-        async with self._operations.database.read(workspace_id) as tx:
-            events = await LogStore(tx).inputs(moved.state.id, known_seq, moved.state.last_seq, MAX_NEW_EVENTS)
-        return [event_message(event) for event in events]
+    async def _new_events(
+        self, workspace_id: str, moved: Moved, request: turns_pb2.AppendTurnEventsRequest
+    ) -> list[events_pb2.Event]:
+        """All of the context that the runner has not seen: it takes everything up to `last_seq` for known."""
+        own_ids = [event.id for event in request.events]
+        found: list[LoggedEvent] = []
+        after_seq, batch_size = request.known_seq, NEW_EVENTS_BATCH
+        while batch_size == NEW_EVENTS_BATCH:
+            async with self._operations.database.read(workspace_id) as tx:
+                batch = await LogStore(tx).context_of_others(
+                    moved.state.id, after_seq, moved.state.last_seq, own_ids, NEW_EVENTS_BATCH
+                )
+            found += batch
+            batch_size = len(batch)
+            after_seq = found[-1].seq if found else after_seq
+        return [event_message(event) for event in found]
 
     async def _end(
         self, workspace_id: str, request: turns_pb2.AppendTurnEventsRequest, fields: dict[str, Any]

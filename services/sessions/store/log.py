@@ -186,16 +186,24 @@ class LogStore:
         )
         return [_logged(row) for row in reversed(rows)]
 
-    async def inputs(self, session_id: str, after_seq: int, up_to_seq: int, limit: int) -> list[LoggedEvent]:
-        """Client events that shape the model's context, after one seq and up to another."""
+    async def context_of_others(
+        self, session_id: str, after_seq: int, up_to_seq: int, own_ids: Sequence[str], limit: int
+    ) -> list[LoggedEvent]:
+        """Events that shape the model's context, after one seq and up to another, but those of the caller's own."""
         rows = await self._tx.all(
             """
             SELECT id, seq, type, created_at, body FROM events
             WHERE workspace_id = %(workspace_id)s AND session_id = %(session_id)s AND in_context
-              AND seq > %(after_seq)s AND seq <= %(up_to_seq)s AND type ~ '^(user|system)[.]'
+              AND seq > %(after_seq)s AND seq <= %(up_to_seq)s AND id <> ALL(%(own_ids)s)
             ORDER BY seq LIMIT %(limit)s
             """,
-            {"session_id": session_id, "after_seq": after_seq, "up_to_seq": up_to_seq, "limit": limit},
+            {
+                "session_id": session_id,
+                "after_seq": after_seq,
+                "up_to_seq": up_to_seq,
+                "own_ids": list(own_ids),
+                "limit": limit,
+            },
         )
         return [_logged(row) for row in rows]
 

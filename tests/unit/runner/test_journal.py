@@ -16,8 +16,9 @@ from managed_agents.sessions.v1.turns_pb2 import (
     TurnEnd,
 )
 from services.worker.runner.loop.context import Conversation
-from services.worker.runner.loop.journal import Journal, encode
+from services.worker.runner.loop.journal import MAX_APPEND_EVENTS, Journal, encode
 from services.worker.runner.loop.leases import Lease, LeaseLost, margin_seconds
+from services.worker.runner.models.base import TokenUsage
 
 END = TurnEnd(kind=TURN_END_KIND_END_TURN)
 
@@ -135,3 +136,16 @@ def test_a_lease_is_trusted_for_less_than_it_lasts() -> None:
     lease.extend(time.monotonic(), 10)
     assert 8.9 < lease.remaining_seconds() < 9.1
     assert margin_seconds(1.0) == 0.15
+
+
+@pytest.mark.parametrize("count", [MAX_APPEND_EVENTS, MAX_APPEND_EVENTS + 1, 2 * MAX_APPEND_EVENTS + 1])
+async def test_more_events_than_one_append_takes_go_in_several(count: int) -> None:
+    log = Log()
+    writer = journal(log)
+    ids = [writer.add("agent.thinking", {}) for _ in range(count)]
+    writer.spend("m", TokenUsage(input_tokens=1))
+    await writer.flush(END)
+    assert [event.id for request in log.requests for event in request.events] == ids
+    assert all(1 <= len(request.events) <= MAX_APPEND_EVENTS for request in log.requests)
+    assert [request.HasField("end") for request in log.requests] == [False] * (len(log.requests) - 1) + [True]
+    assert sum(len(request.usage) for request in log.requests) == 1

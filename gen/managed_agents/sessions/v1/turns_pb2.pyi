@@ -394,7 +394,10 @@ class AppendTurnEventsResponse(_message.Message):
     """Seq of a user.interrupt that the turn has not obeyed yet, else 0."""
     @_builtins.property
     def new_events(self) -> _containers.RepeatedCompositeFieldContainer[_events_pb2.Event]:
-        """Client events after `known_seq`, in order, that the runner has to read."""
+        """The context events after `known_seq` that the request did not bring, in order: what
+        clients sent, and results that the service wrote in the runner's place. All of them,
+        also where the turn is over, so that the runner knows the context up to `last_seq`.
+        """
 
     def __init__(
         self,

@@ -29,6 +29,8 @@ from services.worker.runner.loop.leases import Lease, LeaseLost
 from services.worker.runner.models.base import TokenUsage
 
 LINGER_SECONDS = 0.05
+# The service takes no more at once; what is more goes in several appends.
+MAX_APPEND_EVENTS = 1_000
 # What a power cut may take, since the next attempt writes it again.
 _MARKERS = frozenset(("span.model_request_start", "session.status_running", "session.thread_status_running"))
 _FIRST_PAUSE_SECONDS = 0.05
@@ -84,23 +86,30 @@ class Journal:
             if not self._pending and end is None:
                 return None
             events, self._pending = self._pending, []
-            usage, self._usage = self._usage, []
-            relaxed = end is None and all(event.type in _MARKERS for event in events)
-            response = await self._send(
-                AppendTurnEventsRequest(
-                    session_id=self._lease.session_id,
-                    epoch=self._lease.epoch,
-                    known_seq=self._conversation.known_seq,
-                    events=events,
-                    relaxed_durability=relaxed,
-                    usage=usage,
-                    end=end,
-                )
-            )
-            self._read(response)
+            while len(events) > MAX_APPEND_EVENTS:
+                await self._store(events[:MAX_APPEND_EVENTS], None)
+                del events[:MAX_APPEND_EVENTS]
+            response = await self._store(events, end)
             if self._pending:
                 self._start_timer()
             return response
+
+    async def _store(self, events: list[TurnEvent], end: TurnEnd | None) -> AppendTurnEventsResponse:
+        """One append, with the usage that was not told yet."""
+        usage, self._usage = self._usage, []
+        response = await self._send(
+            AppendTurnEventsRequest(
+                session_id=self._lease.session_id,
+                epoch=self._lease.epoch,
+                known_seq=self._conversation.known_seq,
+                events=events,
+                relaxed_durability=end is None and all(event.type in _MARKERS for event in events),
+                usage=usage,
+                end=end,
+            )
+        )
+        self._read(response)
+        return response
 
     def discard(self) -> None:
         """Write nothing more: the turn is over or lost."""
