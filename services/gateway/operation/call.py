@@ -10,11 +10,13 @@ from typing import Any
 from starlette.types import Receive, Scope
 
 from kit.errors import DeadlineExceeded, Unavailable
+from kit.ids import new_id
 from managed_agents.sessions.v1.common_pb2 import Idempotency
 
 from ..admission.credentials import Principal
 from ..clients import CallContext, Clients
 from ..errors import InvalidRequest
+from .tries import FirstTries
 
 MAX_KEY_LENGTH = 255
 KEY_KEEP_SECONDS = 86_400
@@ -62,6 +64,7 @@ class Call:
     scope: Scope
     receive: Receive
     path: Mapping[str, str]
+    first_tries: FirstTries
     query: Mapping[str, Any] = field(default_factory=dict)
     raw_body: bytes = b""
     body: Any = None
@@ -115,7 +118,7 @@ class Call:
 
         With a key, the key decides for a day. Without one, the published client's
         retries are recognised by their content for two minutes: the first try takes
-        the place of a former answer, a later one is answered by it.
+        the place of a former answer, a later one is answered by it; see `tries.py`.
         """
         key = self.headers.get(KEY_HEADER)
         retries = self.headers.get(RETRY_HEADER, "")
@@ -126,11 +129,14 @@ class Call:
         fingerprint = hashlib.sha256("\n".join((method, path, "")).encode("utf-8", "replace") + self.raw_body).digest()
         if key is None:
             scoped = hashlib.sha256(f"{principal}\n".encode() + fingerprint).hexdigest()
+            is_first = int(retries) == 0
             return Idempotency(
                 key=f"retry:{scoped}",
                 fingerprint=fingerprint,
                 keep_seconds=RETRY_KEEP_SECONDS,
-                first_try=int(retries) == 0,
+                first_try=is_first,
+                try_id=self.first_tries.begin(scoped) if is_first else new_id("try"),
+                not_before="" if is_first else self.first_tries.newest(scoped),
             )
         if not 1 <= len(key) <= MAX_KEY_LENGTH:
             raise InvalidRequest(f"Idempotency-Key must be 1 to {MAX_KEY_LENGTH} characters long.")

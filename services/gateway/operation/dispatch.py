@@ -22,6 +22,7 @@ from . import body as request_body
 from . import query as request_query
 from .call import SCOPE_KEY, Admitted, Answer, Call
 from .declaration import Operation
+from .tries import FirstTries
 from .validation import refusal
 
 MAX_PATH_PARAMETER_LENGTH = 256
@@ -31,10 +32,11 @@ JSON_HEADER = (b"content-type", b"application/json")
 class PathEndpoint:
     """Every operation of one path."""
 
-    def __init__(self, operations: Iterable[Operation], clients: Clients) -> None:
+    def __init__(self, operations: Iterable[Operation], clients: Clients, first_tries: FirstTries) -> None:
         self._by_method = {operation.method: operation for operation in operations}
         self._path = next(iter(self._by_method.values())).path
         self._clients = clients
+        self._first_tries = first_tries
         allowed = set(self._by_method)
         readable = self._by_method.get("GET")
         if readable is not None and not readable.stream:
@@ -50,7 +52,7 @@ class PathEndpoint:
             )
         if tracing():
             trace.get_current_span().update_name(f"{operation.method} {self._path}")
-        call = await prepare(operation, self._clients, scope, receive)
+        call = await prepare(operation, self._clients, self._first_tries, scope, receive)
         result = await operation.handler(call)
         if isinstance(result, bytes):
             await send_json(send, operation.status, result)
@@ -60,10 +62,12 @@ class PathEndpoint:
             await result(scope, receive, send)
 
 
-async def prepare(operation: Operation, clients: Clients, scope: Scope, receive: Receive) -> Call:
+async def prepare(
+    operation: Operation, clients: Clients, first_tries: FirstTries, scope: Scope, receive: Receive
+) -> Call:
     """Check everything that the declaration says about a request."""
     admitted: Admitted = scope[SCOPE_KEY]
-    call = Call(admitted, clients, scope, receive, _path_parameters(scope))
+    call = Call(admitted, clients, scope, receive, _path_parameters(scope), first_tries)
     if operation.query is not None:
         call.query = request_query.parse(scope.get("query_string", b""), operation.query)
     if operation.body is not None:
@@ -104,8 +108,9 @@ def build_routes(operations: Iterable[Operation], clients: Clients) -> list[Rout
         if any(sibling.method == operation.method for sibling in siblings):
             raise ValueError(f"{operation.method} {operation.path} is declared twice")
         siblings.append(operation)
+    first_tries = FirstTries()
     return [
-        Route(path, PathEndpoint(siblings, clients), name=path, include_in_schema=False)
+        Route(path, PathEndpoint(siblings, clients, first_tries), name=path, include_in_schema=False)
         for path, siblings in by_path.items()
     ]
 

@@ -12,7 +12,7 @@ from kit.pages import InvalidCursor, decode_cursor, encode_cursor
 from kit.postgres import Tx
 from managed_agents.sessions.v1.common_pb2 import Idempotency, Page
 from services.sessions.domain.errors import InvalidJson
-from services.sessions.store.idempotency import IdempotencyStore
+from services.sessions.store.idempotency import Claim, IdempotencyStore
 
 DEFAULT_LIMIT = 20
 MAX_LIMIT = 1000
@@ -77,7 +77,14 @@ async def once(tx: Tx, idempotency: Idempotency, response: type[M], effect: Call
         return await effect()
     store = IdempotencyStore(tx)
     former = await store.begin(
-        idempotency.key, idempotency.fingerprint, idempotency.keep_seconds, first_try=idempotency.first_try
+        Claim(
+            idempotency.key,
+            idempotency.fingerprint,
+            idempotency.keep_seconds,
+            idempotency.first_try,
+            idempotency.try_id,
+            idempotency.not_before,
+        )
     )
     if former is not None:
         return response.FromString(former)

@@ -8,6 +8,7 @@ import pytest
 
 from managed_agents.sessions.v1 import agents_pb2
 from managed_agents.sessions.v1.common_pb2 import Idempotency
+from services.gateway.operation import tries
 from tests.unit.gateway.support import Stub, agent, http
 
 BODY = b'{"name":"a"}'
@@ -47,6 +48,8 @@ async def test_retries_of_the_published_client_are_recognised_by_content() -> No
     first = await mark({"x-stainless-retry-count": "0"})
     again = await mark({"x-stainless-retry-count": "1"})
     assert (first.keep_seconds, first.first_try, again.first_try) == (120, True, False)
+    assert (first.not_before, again.not_before) == ("", ""), "the retry came to a gateway that saw no first try"
+    assert first.try_id < again.try_id
     assert (first.key, first.fingerprint) == (again.key, again.fingerprint)
     assert (await mark({"x-stainless-retry-count": "1"}, content=b'{"name":"b"}')).key != first.key
 
@@ -59,3 +62,24 @@ async def test_a_key_of_impossible_length(key: str) -> None:
     assert response.status_code == 400
     assert "Idempotency-Key" in response.json()["error"]["message"]
     assert agents.asked == []
+
+
+async def test_a_retry_is_about_the_newest_first_try_of_its_content() -> None:
+    agents = Stub(CreateAgent=agents_pb2.CreateAgentResponse(agent=agent()))
+    async with http(agents=agents) as client:
+        for count in ("0", "1", "0", "2", "1"):
+            headers = {"content-type": "application/json", "x-stainless-retry-count": count}
+            await client.post("/v1/agents", content=BODY, headers=headers)
+        headers["x-stainless-retry-count"] = "1"
+        await client.post("/v1/agents", content=b'{"name":"b"}', headers=headers)
+    marks = [request.idempotency for _, request, _ in agents.asked]
+    first, second = marks[0].try_id, marks[2].try_id
+    assert [mark.not_before for mark in marks] == ["", first, "", second, second, ""]
+    assert [mark.try_id for mark in marks] == sorted({mark.try_id for mark in marks})
+
+
+def test_only_so_many_first_tries_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tries, "MAX_REMEMBERED", 3)
+    remembered = tries.FirstTries()
+    ids = [remembered.begin(key) for key in ("a", "b", "c", "a", "d")]
+    assert [remembered.newest(key) for key in "abcd"] == [ids[3], "", ids[2], ids[4]]

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'managed_agents/sessions/v1/common.proto\x12\x1amanaged_agents.sessions.v1\"%\n\x04Page\x12\r\n\x05limit\x18\x01 \x01(\x05\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"8\n\x08PageInfo\x12\x13\n\x0bnext_cursor\x18\x01 \x01(\t\x12\x17\n\x0fprevious_cursor\x18\x02 \x01(\t\"X\n\x0bIdempotency\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\x0c\x12\x14\n\x0ckeep_seconds\x18\x03 \x01(\x05\x12\x11\n\tfirst_try\x18\x04 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'managed_agents/sessions/v1/common.proto\x12\x1amanaged_agents.sessions.v1\"%\n\x04Page\x12\r\n\x05limit\x18\x01 \x01(\x05\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"8\n\x08PageInfo\x12\x13\n\x0bnext_cursor\x18\x01 \x01(\t\x12\x17\n\x0fprevious_cursor\x18\x02 \x01(\t\"|\n\x0bIdempotency\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\x0c\x12\x14\n\x0ckeep_seconds\x18\x03 \x01(\x05\x12\x11\n\tfirst_try\x18\x04 \x01(\x08\x12\x0e\n\x06try_id\x18\x05 \x01(\t\x12\x12\n\nnot_before\x18\x06 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,5 +36,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PAGEINFO']._serialized_start=110
   _globals['_PAGEINFO']._serialized_end=166
   _globals['_IDEMPOTENCY']._serialized_start=168
-  _globals['_IDEMPOTENCY']._serialized_end=256
+  _globals['_IDEMPOTENCY']._serialized_end=292
 # @@protoc_insertion_point(module_scope)

@@ -84,6 +84,8 @@ class Idempotency(_message.Message):
     FINGERPRINT_FIELD_NUMBER: _builtins.int
     KEEP_SECONDS_FIELD_NUMBER: _builtins.int
     FIRST_TRY_FIELD_NUMBER: _builtins.int
+    TRY_ID_FIELD_NUMBER: _builtins.int
+    NOT_BEFORE_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     """The caller's `Idempotency-Key`, or the fingerprint where the caller has none.
     Empty turns the whole thing off.
@@ -98,6 +100,10 @@ class Idempotency(_message.Message):
     """True for a request without a key that says it is a first try: it takes the place
     of a former answer instead of being answered by it.
     """
+    try_id: _builtins.str
+    """Names this request, by an id that grows with time: the answer is kept under it."""
+    not_before: _builtins.str
+    """Only an answer that is kept under this id or a later one counts. Empty: any does."""
     def __init__(
         self,
         *,
@@ -105,10 +111,12 @@ class Idempotency(_message.Message):
         fingerprint: _builtins.bytes = ...,
         keep_seconds: _builtins.int = ...,
         first_try: _builtins.bool = ...,
+        try_id: _builtins.str = ...,
+        not_before: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "first_try", b"first_try", "keep_seconds", b"keep_seconds", "key", b"key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "first_try", b"first_try", "keep_seconds", b"keep_seconds", "key", b"key", "not_before", b"not_before", "try_id", b"try_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
