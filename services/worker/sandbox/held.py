@@ -24,6 +24,8 @@ class HeldFiles:
 
     # A living process did not let us look at its descriptors.
     opaque: bool = False
+    # Descriptors are under way in a socket: in nobody's table, and yet in use.
+    in_flight: bool = False
     _files: dict[tuple[int, int], int] = field(default_factory=dict)
     _mapped: dict[int, int] = field(default_factory=dict)
 
@@ -33,11 +35,12 @@ class HeldFiles:
         known = {inode for _, inode in self._files}
         return sum(self._files.values()) + sum(size for inode, size in self._mapped.items() if inode not in known)
 
-    def add(self, path: str, devices: frozenset[int]) -> None:
+    def add(self, path: str, devices: frozenset[int]) -> os.stat_result:
         """Count what a link of /proc leads to, if it is a file of these devices without a name."""
         found = os.stat(path)
         if not found.st_nlink and stat.S_ISREG(found.st_mode) and found.st_dev in devices:
             self._files[found.st_dev, found.st_ino] = found.st_blocks * 512
+        return found
 
     def add_mapped(self, inode: int, size: int) -> None:
         """Count a file of which only a mapping is known, by the largest."""
@@ -103,11 +106,18 @@ def _tasks(pid: int) -> list[str]:
 def _add_descriptors(pid: int, held: HeldFiles, devices: frozenset[int]) -> None:
     # Each thread may have a table of its own.
     for task in _tasks(pid):
-        folder = f"/proc/{pid}/task/{task}/fd"
+        folder = f"/proc/{pid}/task/{task}"
         with suppress(FileNotFoundError, ProcessLookupError):
-            for name in os.listdir(folder):
+            for name in os.listdir(f"{folder}/fd"):
                 with suppress(FileNotFoundError, ProcessLookupError):
-                    held.add(f"{folder}/{name}", devices)
+                    found = held.add(f"{folder}/fd/{name}", devices)
+                    if stat.S_ISSOCK(found.st_mode) and not held.in_flight:
+                        held.in_flight = _carries_descriptors(f"{folder}/fdinfo/{name}")
+
+
+def _carries_descriptors(path: str) -> bool:
+    lines = Path(path).read_bytes().splitlines()
+    return any(line.startswith(b"scm_fds:") and int(line.partition(b":")[2]) for line in lines)
 
 
 def _add_mappings(pid: int, held: HeldFiles, devices: frozenset[int]) -> None:

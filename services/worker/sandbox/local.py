@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -36,6 +37,8 @@ _GROWING = frozenset({"bash", "write", "edit"})
 _GUARD_SECONDS = 2.0
 # More than these are looked at in a thread.
 _INLINE_PROCESSES = 8
+# Open files that are sent from one process to another can't be measured on their way, which is short where it is one.
+_IN_FLIGHT_SECONDS = 10.0
 
 
 class LocalProvider:
@@ -109,6 +112,7 @@ class LocalSandbox:
         self._process: LaunchedShell | None = None
         self._tag = ""
         self._opaque = False
+        self._in_flight_since: float | None = None
         self._group: SessionGroup | None = None
         self._proxy: EgressProxy | None = None
         self._guard: asyncio.Task[None] | None = None
@@ -223,6 +227,7 @@ class LocalSandbox:
         """What deleted files take that the session's processes still use."""
         self._opaque = False
         if self._process is None or self._process.ended:
+            self._in_flight_since = None
             return 0
         pids = below(self._process.pid)
         if self._tag:
@@ -231,7 +236,10 @@ class LocalSandbox:
             held = await asyncio.to_thread(held_by, pids, self._provider.devices)
         else:
             held = held_by(pids, self._provider.devices)
-        self._opaque = held.opaque
+        now = time.monotonic()
+        self._in_flight_since = (self._in_flight_since or now) if held.in_flight else None
+        stuck = self._in_flight_since is not None and now - self._in_flight_since > _IN_FLIGHT_SECONDS
+        self._opaque = held.opaque or stuck
         return held.used_bytes
 
     def _refuse_writes(self) -> str | None:

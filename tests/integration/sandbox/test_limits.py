@@ -129,6 +129,38 @@ async def test_a_deleted_file_that_is_still_held_counts(make_manager, kind, how)
     await manager.aclose()
 
 
+_SEND = """import os, socket, time
+def send(sockets, file):
+    socket.send_fds(sockets[0], [b"x"], [file.fileno()])
+    file.close()
+f = open("f", "wb")
+f.write(bytes(9000000))
+f.flush()
+os.unlink("f")
+pair = socket.socketpair()
+send(pair, f)
+%s
+time.sleep(60)
+"""
+
+
+async def test_a_file_that_stays_on_its_way_between_processes_ends_the_command(make_manager, monkeypatch):
+    monkeypatch.setattr("services.worker.sandbox.local._IN_FLIGHT_SECONDS", 1.0)
+    manager = make_manager("bubblewrap", limits=replace(LIMITS, disk_bytes=4 * MIB))
+    session = Session(manager, "sess_one", {})
+    # The socket that carries the file may itself be carried.
+    await session.tool(
+        "write", file_path="send.py", content=_SEND % "outer = socket.socketpair(); send(outer, pair[1])"
+    )
+    outcome = await session.bash("python3 send.py; sleep 60", timeout_ms=30_000)
+    assert outcome.is_error
+    assert "hides its open files" in outcome.text
+    received = "socket.recv_fds(pair[1], 1, 1); os.write(1, b'received'); raise SystemExit"
+    await session.tool("write", file_path="send.py", content=_SEND.replace("9000000", "9000") % received)
+    assert await session.text("python3 send.py") == "received"
+    await manager.aclose()
+
+
 async def test_memory_that_has_no_file_is_no_disk(make_manager):
     manager = make_manager("bubblewrap", limits=replace(LIMITS, disk_bytes=4 * MIB))
     session = Session(manager, "sess_one", {})
