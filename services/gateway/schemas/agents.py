@@ -55,7 +55,19 @@ class _Definition(Shape):
 class AgentCreate(_Definition):
     """A new agent."""
 
-    model_config = ConfigDict(json_schema_extra={"required": ["name", "model"]})
+    model_config = ConfigDict(
+        json_schema_extra={
+            "required": ["name", "model"],
+            "examples": [
+                {
+                    "name": "assistant",
+                    "model": "default",
+                    "system": "You are helpful.",
+                    "tools": [{"type": "agent_toolset_20260401"}],
+                }
+            ],
+        }
+    )
 
     name: Label
     metadata: Metadata | None = None
@@ -63,6 +75,8 @@ class AgentCreate(_Definition):
 
 class AgentUpdate(_Definition):
     """A partial definition: what is left out stays, null clears, lists replace, metadata merges."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"system": "You are brief.", "metadata": {"tier": "1"}}]})
 
     name: Annotated[str, Field(max_length=256)] | None = None
     metadata: MetadataPatch | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from .shapes import JUDGED, Description, Label, Metadata, MetadataPatch, Page, Rendered, Shape
@@ -58,12 +58,16 @@ class _Definition(Shape):
 class EnvironmentCreate(_Definition):
     """A new environment."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "local-dev", "hosting_type": "local"}]})
+
     name: Label
     metadata: Metadata | None = None
 
 
 class EnvironmentUpdate(_Definition):
     """A partial definition: what is left out stays, metadata merges."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"description": "For the local machine"}]})
 
     name: Annotated[str, Field(max_length=256)] | None = None
     metadata: MetadataPatch | None = None

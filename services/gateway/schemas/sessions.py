@@ -66,7 +66,12 @@ Title = Annotated[str, Field(max_length=500)]
 class SessionCreate(Shape):
     """A new session. Without an environment it runs in the workspace's default one."""
 
-    model_config = ConfigDict(json_schema_extra={"required": ["agent"]})
+    model_config = ConfigDict(
+        json_schema_extra={
+            "required": ["agent"],
+            "examples": [{"agent": "AGENT_ID", "title": "A first try"}],
+        }
+    )
 
     agent: AgentReference = None
     environment_id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
@@ -82,6 +87,8 @@ class SessionCreate(Shape):
 
 class SessionUpdate(Shape):
     """What may change: what is left out stays, metadata merges."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"title": "A better name"}]})
 
     title: Title | None = None
     metadata: MetadataPatch | None = None
@@ -127,6 +134,10 @@ class DeletedSession(Rendered):
 class EventsSend(Shape):
     """Client events, appended all or none: `user.*` types and `system.message`."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"events": [{"type": "user.message", "content": "Hello"}]}]}
+    )
+
     events: Annotated[
         list[
             Annotated[
@@ -142,7 +153,12 @@ class EventsSend(Shape):
 class MessageSend(Shape):
     """A user message, and whether to follow its turn."""
 
-    model_config = ConfigDict(json_schema_extra={"required": ["content"]})
+    model_config = ConfigDict(
+        json_schema_extra={
+            "required": ["content"],
+            "examples": [{"content": "Hello", "stream": True}],
+        }
+    )
 
     content: Content = None
     stream: bool | None = None
