@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 import services.sessions
 from kit.clock import SystemClock
+from kit.errors import DomainError
 from kit.nats import Nats
 from kit.postgres import Database
 from kit.relay import Relay
@@ -55,6 +57,11 @@ class Harness:
         request = agents_pb2.CreateAgentRequest(definition_json=orjson.dumps(AGENT | fields))
         created = await self.call(self.agents.CreateAgent, request, workspace=workspace, published=published)
         return created.agent.id
+
+    async def save_another_version(self, agent_id: str) -> None:
+        """Changes an agent."""
+        request = agents_pb2.UpdateAgentRequest(agent_id=agent_id, patch_json=b'{"system":"Be long."}')
+        await self.call(self.agents.UpdateAgent, request)
 
     async def create(
         self, agent: Any, *, workspace: str = WORKSPACE, published: bool = False, **fields: Any
@@ -143,4 +150,11 @@ async def harness(dsn: str, nats: Nats) -> AsyncIterator[Harness]:
         await database.close()
 
 
-__all__ = ["AGENT", "MESSAGE", "MIGRATIONS", "WORKSPACE", "Harness", "harness"]
+async def refusal(awaitable: Any) -> DomainError:
+    """What a call is refused with."""
+    with pytest.raises(DomainError) as caught:
+        await awaitable
+    return caught.value
+
+
+__all__ = ["AGENT", "MESSAGE", "MIGRATIONS", "WORKSPACE", "Harness", "harness", "refusal"]

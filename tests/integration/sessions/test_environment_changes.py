@@ -1,8 +1,7 @@
 """A session takes no event once its environment means no backend, on whatever replica and however it came to that."""
 
 import asyncio
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from kit.errors import DomainError
 from kit.postgres import Database
 from managed_agents.sessions.v1 import environments_pb2
-from tests.integration.sessions.turn_driver import MIGRATIONS, WORKSPACE, Replica, answer, end, replica, types, user
+from tests.integration.sessions.turn_driver import WORKSPACE, Replica, answer, end, replica, types, user
 
 BROKEN = [
     ("{not json", "INVALID_ENVIRONMENT_CONFIG"),
@@ -21,17 +20,6 @@ BROKEN = [
     ('{"hosting_type":"cloud"}', "UNSUPPORTED_HOSTING_TYPE"),
     ('{"sandbox_provider":"acme"}', "SANDBOX_PROVIDER_NOT_REGISTERED"),
 ]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="ma-") as name:
-        yield Path(name)
-
-
-@pytest.fixture
-async def dsn(make_database: Any) -> str:
-    return await make_database("sessions", MIGRATIONS)
 
 
 @pytest.fixture

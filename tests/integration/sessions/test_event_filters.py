@@ -1,15 +1,12 @@
 """Filtered pages hold exactly what the filter means, and read no more of a long log than they have to."""
 
 import json
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from kit.clock import rfc3339
-from kit.nats import Nats
-from kit.testing.fixtures import MakeDatabase
 from services.sessions.store.event_pages import (
     CHUNK_EVENTS,
     SPAN_OF_TIMES,
@@ -19,7 +16,7 @@ from services.sessions.store.event_pages import (
     page_values,
     times,
 )
-from tests.integration.sessions.harness import MIGRATIONS, WORKSPACE, Harness, harness
+from tests.integration.sessions.harness import WORKSPACE, Harness
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 EARLY, LATE = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -35,12 +32,6 @@ def moment(seq: int) -> datetime:
 
 def kind(seq: int) -> str:
     return RARE if seq % EVERY == 0 else COMMON
-
-
-@pytest.fixture
-async def h(make_database: MakeDatabase, nats: Nats) -> AsyncIterator[Harness]:
-    async with harness(await make_database("sessions", MIGRATIONS), nats) as started:
-        yield started
 
 
 async def filled(h: Harness, count: int) -> str:

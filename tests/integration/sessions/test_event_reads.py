@@ -1,33 +1,17 @@
 """Logs are read whole, in order, in both directions, without a body being touched on the way."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
 import pytest
 
-from kit.errors import DomainError
-from kit.nats import Nats
-from kit.testing.fixtures import MakeDatabase
 from managed_agents.sessions.v1 import sessions_pb2
 from managed_agents.sessions.v1.sessions_pb2 import SessionStatus
 from services.sessions.domain.inbound import validate_events
 from services.sessions.store.event_reads import PAGE_BYTES
-from tests.integration.sessions.harness import MIGRATIONS, Harness, harness
+from tests.integration.sessions.harness import Harness, refusal
 
 INTERRUPT = {"type": "user.interrupt"}
-
-
-@pytest.fixture
-async def h(make_database: MakeDatabase, nats: Nats) -> AsyncIterator[Harness]:
-    async with harness(await make_database("sessions", MIGRATIONS), nats) as started:
-        yield started
-
-
-async def refusal(awaitable: Any) -> DomainError:
-    with pytest.raises(DomainError) as caught:
-        await awaitable
-    return caught.value
 
 
 async def filled(h: Harness, count: int) -> str:

@@ -1,30 +1,13 @@
 """After every append a runner knows the context up to the end of the log: all of it, however much came."""
 
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from kit.errors import InvalidArgument
 from services.sessions.handlers.turns import MAX_TURN_EVENTS, NEW_EVENTS_BATCH
-from tests.integration.sessions.turn_driver import MIGRATIONS, Replica, answer, call, end, event, replica, user
+from tests.integration.sessions.turn_driver import Replica, answer, call, end, event, user
 
 INTERRUPT = {"type": "user.interrupt"}
 SYSTEM = {"type": "system.message", "content": [{"type": "text", "text": "Be brief."}]}
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="ma-") as name:
-        yield Path(name)
-
-
-@pytest.fixture
-async def one(make_database: Any, nats_url: str, folder: Path) -> AsyncIterator[Replica]:
-    async with replica(await make_database("sessions", MIGRATIONS), nats_url, folder) as clients:
-        yield clients
 
 
 @pytest.mark.parametrize("count", [NEW_EVENTS_BATCH - 1, NEW_EVENTS_BATCH, NEW_EVENTS_BATCH + 1])

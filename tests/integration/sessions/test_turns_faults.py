@@ -1,7 +1,6 @@
 """Turns under faults: lost leases, fencing, repeats, broken streams, failures around the commit."""
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,7 +15,6 @@ from kit.nats import Nats
 from kit.testing import await_until
 from managed_agents.sessions.v1 import events_pb2, turns_pb2
 from tests.integration.sessions.turn_driver import (
-    MIGRATIONS,
     Replica,
     answer,
     end,
@@ -30,17 +28,6 @@ from tests.integration.sessions.turn_driver import (
 RUNNING = ["session.status_running", "session.thread_status_running"]
 RESCHEDULED = ["session.status_rescheduled", "session.thread_status_rescheduled"]
 IDLE = ["session.thread_status_idle", "session.usage", "session.status_idle"]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="ma-") as name:
-        yield Path(name)
-
-
-@pytest.fixture
-async def dsn(make_database: Any) -> str:
-    return await make_database("sessions", MIGRATIONS)
 
 
 @pytest.fixture

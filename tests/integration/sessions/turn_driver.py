@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from kit.ids import new_id
+from kit.nats import Nats
 from kit.rpc.client import Channel, channel
 from kit.rpc.context import CallContext
 from managed_agents.sessions.v1 import (
@@ -27,6 +28,10 @@ from services.sessions.app import MIGRATIONS, build
 from services.sessions.config import Settings
 
 WORKSPACE = "wrkspc_default"
+# What turns leave in a log.
+RUNNING = ["session.status_running", "session.thread_status_running"]
+IDLE = ["session.thread_status_idle", "session.usage", "session.status_idle"]
+REQUEST = ["span.model_request_start", "agent.message", "span.model_request_end"]
 
 
 class _Calls:
@@ -202,15 +207,43 @@ def types(events: list[dict[str, Any]]) -> list[str]:
     return [entry["type"] for entry in events]
 
 
+async def heard(nats: Nats, subject: str) -> list[bytes]:
+    """A list that fills with what is published on a subject."""
+    messages: list[bytes] = []
+
+    async def keep(message: Any) -> None:
+        messages.append(message.data)
+
+    await nats.subscribe(subject, keep)
+    await nats.client.flush()
+    return messages
+
+
+async def park(one: Replica, runner: Runner, session_id: str, *calls: Any) -> turns_pb2.TurnGrant:
+    """A turn that ends with calls that wait for a client."""
+    await one.send(session_id, user("do it"))
+    grant = await runner.granted()
+    ended = await one.append(
+        grant, event("span.model_request_start"), *calls, end=end("REQUIRES_ACTION", event_ids=[c.id for c in calls])
+    )
+    assert ended.ended
+    return grant
+
+
 __all__ = [
+    "IDLE",
     "MIGRATIONS",
+    "REQUEST",
+    "RUNNING",
     "Replica",
     "Runner",
     "answer",
     "end",
     "event",
     "events_pb2",
+    "heard",
     "once",
+    "park",
     "replica",
     "types",
     "user",
