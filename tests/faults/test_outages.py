@@ -142,13 +142,15 @@ async def test_a_full_disk_is_told_and_once_there_is_room_all_goes_on(tmp_path: 
             async with _written(ground, size_bytes=20_000) as (client, writer):
                 filler = fill(disk)
                 await writer.until_refused(30)
-                # What needs no room goes on.
+                # What needs no room goes on, and whatever ends comes back as soon as it can.
                 assert len(await client.log(writer.session_id)) > 0
+                killed = ground.signal("scheduler", signal.SIGKILL)
                 await writer.throughout(outage_seconds / 2)
                 # Nor is there room for the database's own log, without which it can't run.
                 await asyncio.to_thread(_end_log_segment, ground)
                 await writer.throughout(outage_seconds)
                 filler.unlink()
+                await ground.until_back("scheduler", killed)
             assert set(writer.refusals) == {"unavailable"}
         finally:
             ground.stop()

@@ -75,15 +75,21 @@ class Committer:
         """Waits until the job is committed; a caller who goes away does not take it back."""
         self._queue.append(job)
         if len(self._workers) < WORKERS:
-            worker = asyncio.create_task(self._drain(), name="committer")
+            worker = asyncio.create_task(self._work(), name="committer")
             self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
         return await job.done
 
     async def stop(self) -> None:
         """Finishes what was handed in."""
         while self._workers:
             await asyncio.wait(self._workers)
+
+    async def _work(self) -> None:
+        try:
+            await self._drain()
+        finally:
+            # In the very step that found nothing left: a job that comes after it needs another worker.
+            self._workers.discard(asyncio.current_task())  # type: ignore[arg-type]
 
     async def _drain(self) -> None:
         while jobs := self._take():

@@ -118,3 +118,15 @@ def test_without_an_endpoint_nothing_is_traced():
     with telemetry.tracer().start_as_current_span("x") as span:
         assert not span.is_recording()
     telemetry.flush()
+
+
+def test_a_line_that_can_not_be_written_harms_nobody(monkeypatch):
+    """As where the disk is full: the failure that was to be logged is still handled, and so is every later one."""
+    full = open("/dev/full", "w", buffering=1)  # noqa: SIM115
+    with monkeypatch.context() as patched:
+        patched.setattr("sys.stderr", full)
+        for _ in range(3):
+            log.warning("database call failed", error="No space left on device")
+            logging.getLogger("library").warning("also not")
+    with pytest.raises(OSError):
+        full.close()
