@@ -60,6 +60,22 @@ def epoch_faults(log: list[Event], wrote: dict[str, tuple[str, int]]) -> list[st
     return faults
 
 
+def stream_faults(delivered: list[Event], log: list[Event]) -> list[str]:
+    """Where what a stream brought is not the log; an event that was read later may still look unread."""
+    faults = []
+    if len(delivered) != len(log):
+        faults.append(f"the stream brought {len(delivered)} of {len(log)} events")
+    for got, stored in zip(delivered, log, strict=False):
+        if got["processed_at"] is None:
+            got = {**got, "processed_at": stored["processed_at"]}
+        if got != stored:
+            differ = {
+                key: (got.get(key), stored.get(key)) for key in {*got, *stored} if got.get(key) != stored.get(key)
+            }
+            faults.append(f"the stream brought seq {stored['seq']} otherwise than the log has it: {differ}")
+    return faults
+
+
 def _numbering(log: list[Event]) -> list[str]:
     faults = []
     if [event["seq"] for event in log] != list(range(1, len(log) + 1)):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.census import grown
-from tests.faults.history import epoch_faults, faults_of, line_faults
+from tests.faults.history import epoch_faults, faults_of, line_faults, stream_faults
 from tests.support.api import Event
 
 IDLE = {"stop_reason": {"type": "end_turn"}}
@@ -109,3 +109,11 @@ def test_what_is_held_after_a_run_is_compared_with_what_was_before() -> None:
     after = before + Counter({"processes": 1, "subscriptions of gateway": 1, "descriptors of vault": 5})
     assert grown(before, after) == {"processes": (9, 10), "subscriptions of gateway": (2, 3)}
     assert grown(before, before + Counter({"descriptors of vault": 60})) == {"descriptors of vault": (30, 90)}
+
+
+def test_a_stream_that_is_not_the_log_is_found() -> None:
+    unread = [{**SOUND[0], "processed_at": None}, *SOUND[1:]]
+    assert stream_faults(SOUND, SOUND) == stream_faults(unread, SOUND) == []
+    assert stream_faults(SOUND[:-1], SOUND) == ["the stream brought 10 of 11 events"]
+    otherwise = [{**SOUND[0], "content": "x"}, *SOUND[1:]]
+    assert "seq 1 otherwise" in stream_faults(otherwise, SOUND)[0]

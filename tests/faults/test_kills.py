@@ -15,11 +15,11 @@ from managed_agents.sessions.v1.events_pb2 import EventsAppended
 from tests.e2e.leftovers import processes_of
 from tests.faults.census import census, grown
 from tests.faults.durable import DurableConsumer, stream_of
-from tests.faults.ground import Ground
-from tests.faults.history import epoch_faults, faults_of, line_faults
+from tests.faults.ground import RUNNERS, Ground, seen
+from tests.faults.history import epoch_faults, faults_of, line_faults, stream_faults
 from tests.faults.nemesis import KINDS, Nemesis
 from tests.faults.workload import Client
-from tests.support.api import CUSTOM_TOOL, TOOLS, Api, Event, api, assert_same
+from tests.support.api import CUSTOM_TOOL, TOOLS, Api, Event, api, message, tool
 from tests.support.rows import database_of, turns_under_way
 
 pytestmark = [pytest.mark.slow]
@@ -50,11 +50,11 @@ async def check_session(ground: Ground, client: Api, one: Client) -> list[str]:
     """Everything that is wrong with a session whose client has finished."""
     told = one.told
     log = await client.log(told.session_id)
-    assert_same(one.reader.events, log)
+    streamed = stream_faults(one.reader.events, log)
     workspace = ground.workspace(told.session_id)
     runs = workspace / "runs.txt" if workspace else None
     lines = runs.read_text().split() if runs is not None and runs.exists() else []
-    found = faults_of(log, told.acknowledged, told.unsure) + line_faults(log, told.lines, lines)
+    found = streamed + faults_of(log, told.acknowledged, told.unsure) + line_faults(log, told.lines, lines)
     if await client.status(told.session_id) != "idle":
         found.append("the session is not idle")
     if found:
@@ -66,14 +66,14 @@ async def check_outbox(ground: Ground, logs: dict[str, list[Event]]) -> set[str]
     """Each append reached the stream, and reached it once. Answers with the ids of all messages."""
     with database_of(ground.platform) as rows:
         await await_until(lambda: rows.execute("SELECT count(*) FROM sessions.outbox").fetchone() == (0,), timeout=30)
-    seen: Counter[str] = Counter()
+    announced: Counter[str] = Counter()
     messages: Counter[str] = Counter()
-    async for message in stream_of(ground.data_dir):
-        messages[message.headers["Nats-Msg-Id"]] += 1
-        seen.update(reference.id for reference in EventsAppended.FromString(message.data).events)
+    async for sent in stream_of(ground.data_dir):
+        messages[sent.headers["Nats-Msg-Id"]] += 1
+        announced.update(reference.id for reference in EventsAppended.FromString(sent.data).events)
     assert max(messages.values(), default=1) == 1, messages.most_common(5)
     for session_id, log in logs.items():
-        counts = {event["id"]: seen[event["id"]] for event in log if seen[event["id"]] != 1}
+        counts = {event["id"]: announced[event["id"]] for event in log if announced[event["id"]] != 1}
         assert not counts, f"{session_id}: {counts}"
     return set(messages)
 
@@ -97,12 +97,19 @@ def _check_epochs(ground: Ground, logs: dict[str, list[Event]]) -> None:
 
 
 async def _settled_census(ground: Ground) -> Counter[str]:
-    """What is held once a few sessions have come and gone."""
+    """What is held once a few sessions have come and gone, and each runner has run a tool: it begins with that."""
     async with api(ground.platform.url) as client:
         agent_id = await client.agent(tools=[*TOOLS, CUSTOM_TOOL])
         clients = [Client(client, random.Random(number), agent_id) for number in range(4)]
         await asyncio.gather(*(one.run(lambda one=one: one.turns >= 2) for one in clients))
-        await _delete(client, clients)
+        await _delete(client, [one.told.session_id for one in clients])
+        begin = [message(tool("bash", command="sleep 1"))]
+        ids = await asyncio.gather(*(client.session(agent_id, initial_events=begin) for _ in range(len(RUNNERS) * 2)))
+        for session_id in ids:
+            await seen(lambda name=session_id: ground.idle(name), QUIET_SECONDS, "a first tool has run")
+        await _delete(client, ids)
+        used = {runner for runner, _ in ground.appends().values()}
+        assert used == set(RUNNERS), f"only {used} got turns"
     last: list[Counter[str]] = [Counter()]
 
     async def is_still() -> bool:
@@ -113,9 +120,9 @@ async def _settled_census(ground: Ground) -> Counter[str]:
     return last[-1]
 
 
-async def _delete(client: Api, clients: list[Client]) -> None:
-    for one in clients:
-        await client.call("DELETE", f"/v1/sessions/{one.told.session_id}")
+async def _delete(client: Api, session_ids: list[str]) -> None:
+    for session_id in session_ids:
+        await client.call("DELETE", f"/v1/sessions/{session_id}")
 
 
 async def _check_leaks(ground: Ground, before: Counter[str]) -> None:
@@ -155,7 +162,7 @@ async def test_whatever_is_killed_nothing_is_lost_and_nothing_runs_twice(
             logs = {one.told.session_id: await client.log(one.told.session_id) for one in clients}
             _check_epochs(ground, logs)
             await _check_durable(durable, await check_outbox(ground, logs))
-            await _delete(client, clients)
+            await _delete(client, list(logs))
         await _check_leaks(ground, before)
         print(f"seed {seed}: {dict(nemesis.done)}, {sum(map(len, logs.values()))} events in {len(logs)} sessions")
     finally:
