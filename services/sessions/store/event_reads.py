@@ -135,7 +135,7 @@ class EventReads:
             """,
             {"session_id": session_id, "seq": seq, "up_to_seq": up_to_seq},
         )
-        return [(read_seq, event) for read_seq, *event in rows]
+        return [(row[0], row[1:]) for row in rows]
 
     async def framed_batch(self, session_id: str, after_seq: int, up_to_seq: int, limit: int) -> FramedBatch | None:
         """The events of a batch as the frames of a stream; None where there are none."""
