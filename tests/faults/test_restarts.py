@@ -91,3 +91,17 @@ async def test_a_message_that_no_runner_can_take_waits_for_one(tmp_path: Path) -
         reader = Reader(client, session_id)
         await reader.follow_over_failures(_is_idle)
         assert reader.events[-1]["stop_reason"] == {"type": "end_turn"}
+
+
+async def test_what_a_stream_has_shown_outlives_the_death_of_the_database(tmp_path: Path) -> None:
+    """Markers as well: one that is lost leaves its seq to another event, and the stream is not the log any more."""
+    async with _ground(tmp_path, breaks_off("Half an")) as (ground, _), api(ground.platform.url) as client:
+        session_id = await client.session(await client.agent())
+        reader = Reader(client, session_id)
+        following = asyncio.create_task(reader.follow(lambda event: event["type"] == "span.model_request_start"))
+        await client.send(session_id, message("Answer me."))
+        assert await following
+        killed = ground.signal("postgres", signal.SIGKILL)
+        await ground.until_back("postgres", killed)
+        log = await client.log(session_id)
+        assert [event["id"] for event in log[: reader.last_seq]] == [event["id"] for event in reader.events]

@@ -82,12 +82,9 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
             command = turn.TurnAppend(request.epoch, request.known_seq, drafts, usage, end, stored)
             return turn.append_turn_events(state, command, now, new_event_id)
 
+        # Streams show every event at once, so none may be taken back: `relaxed_durability` is not honoured.
         moved = await self._operations.move(
-            workspace_id,
-            request.session_id,
-            decide,
-            event_ids=tuple(draft.id for draft in drafts),
-            relaxed=request.relaxed_durability and end is None,
+            workspace_id, request.session_id, decide, event_ids=tuple(draft.id for draft in drafts)
         )
         response = turns_pb2.AppendTurnEventsResponse(last_seq=moved.state.last_seq, ended=moved.ended)
         if moved.state.input_seq > request.known_seq:
