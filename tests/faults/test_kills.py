@@ -114,7 +114,8 @@ async def _settled_census(ground: Ground) -> Counter[str]:
 
     async def is_still() -> bool:
         last.append(await census(ground))
-        return last[-1] == last[-2]
+        # The durable one, and the one that the runners of a host share.
+        return last[-1] == last[-2] and last[-1]["consumers of the stream"] == 2
 
     await await_until(is_still, QUIET_SECONDS, "nothing comes or goes any more")
     return last[-1]
