@@ -57,7 +57,7 @@ class Runner:
         self._cache = ConversationCache(settings.runner_context_cache_bytes)
         root = settings.data_dir / "sandboxes"
         self.sandboxes = sandboxes or SandboxManager(root, kind=settings.sandbox_kind)
-        self._deletions = Deletions(root, self.sandboxes.remove)
+        self._deletions = Deletions(root, self.sandboxes.remove, self.sandboxes.close)
         self.access = ModelAccessCache(self._fetch_access, create_provider)
         calls = TurnSessions(turns, self._cache)
         self.claims = Claims(

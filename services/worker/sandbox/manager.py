@@ -83,9 +83,15 @@ class SandboxManager:
             raise SandboxProviderNotRegistered(str(name))
         return SessionSandbox(self, session_id, lambda: provider.open(session_id, environment))
 
+    async def close(self, session_id: str) -> None:
+        """Close the session's sandbox, if it is open here; its files stay."""
+        warm = self._warm.pop(session_id, None)
+        if warm is not None:
+            await warm.sandbox.close()
+
     async def remove(self, session_id: str) -> None:
         """Close the session's sandbox and delete its files."""
-        await self._close(session_id)
+        await self.close(session_id)
         for provider in self._providers.values():
             await provider.remove(session_id)
 
@@ -95,7 +101,7 @@ class SandboxManager:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
             self._sweeper = None
-        await asyncio.gather(*(self._close(session_id) for session_id in list(self._warm)))
+        await asyncio.gather(*(self.close(session_id) for session_id in list(self._warm)))
         await asyncio.gather(*self._closing, return_exceptions=True)
         for provider in self._providers.values():
             await provider.aclose()
@@ -141,11 +147,6 @@ class SandboxManager:
         self._closing.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("closing a sandbox failed", exc_info=task.exception())
-
-    async def _close(self, session_id: str) -> None:
-        warm = self._warm.pop(session_id, None)
-        if warm is not None:
-            await warm.sandbox.close()
 
 
 class SessionSandbox:

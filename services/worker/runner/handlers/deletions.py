@@ -2,7 +2,8 @@
 
 The sessions service announces a deletion on the durable subject `sessions.log.<session_id>.deleted`. Runners that
 share a data folder share one durable consumer, so each deletion is handled by one of them, also if it happened while
-none of them ran. Removing is idempotent; a failure has the message delivered again.
+none of them ran. Removing is idempotent; a failure has the message delivered again. Each runner hears the same message
+as a hint as well, and closes what it holds open of the session itself.
 """
 
 import asyncio
@@ -27,12 +28,17 @@ RETRY_SECONDS = 5.0
 class Deletions:
     """Removes the sandboxes of deleted sessions below `root`."""
 
-    def __init__(self, root: Path, remove: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(
+        self, root: Path, remove: Callable[[str], Awaitable[None]], close: Callable[[str], Awaitable[None]]
+    ) -> None:
+        """`remove` deletes a session's files, `close` lets go of what this process has open of it."""
         self._name = f"runner-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:16]}"
         self._remove = remove
+        self._close = close
 
     async def run(self, bus: Nats) -> None:
         """Handle deletions for ever. The stream comes with the first append, the server whenever it comes."""
+        await bus.subscribe_eventually(SUBJECTS, self._hear)
         while True:
             try:
                 await self._follow(bus)
@@ -58,8 +64,11 @@ class Deletions:
                 continue
             await self._handle(message)
 
+    async def _hear(self, message: Msg) -> None:
+        await self._close(_session_of(message))
+
     async def _handle(self, message: Msg) -> None:
-        session_id = message.subject.split(".")[2]
+        session_id = _session_of(message)
         try:
             await self._remove(session_id)
         except Exception:
@@ -68,3 +77,7 @@ class Deletions:
             return
         log.info("sandbox of a deleted session removed", session_id=session_id)
         await message.ack()
+
+
+def _session_of(message: Msg) -> str:
+    return message.subject.split(".")[2]
