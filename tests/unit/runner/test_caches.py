@@ -1,6 +1,7 @@
 """What a runner keeps is bounded and told; model access is shared, refreshed, and closed when nobody uses it."""
 
 import asyncio
+import threading
 
 import orjson
 import pytest
@@ -82,6 +83,17 @@ async def test_many_turns_ask_vault_once() -> None:
     assert vault.asked == 1 and len(made) == 1
     await access.close()
     assert made[0].closed
+
+
+async def test_a_vendor_is_loaded_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop renews leases: it must run while the SDK of a vendor is imported."""
+    loaded = threading.Event()
+    monkeypatch.setattr(access_module.registry, "load", lambda vendor: loaded.wait(20) or pytest.fail("the loop stood"))
+    access, _ = cached(Vault())
+    using = asyncio.create_task(access.refresh("w", 0))
+    asyncio.get_running_loop().call_later(0.05, loaded.set)
+    assert await using
+    await access.close()
 
 
 async def test_a_new_revision_gets_a_new_provider_and_the_old_one_ends_with_its_last_request() -> None:

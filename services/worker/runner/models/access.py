@@ -102,15 +102,17 @@ class ModelAccessCache:
         if former is not None and former.access.revision == answer.revision:
             former.fetched_at = time.monotonic()
             return former
-        model = self._make(answer)
+        model = await self._make(answer)
         self._models[workspace_id] = model
         if former is not None:
             former.retired = True
             self._close_if_done(former)
         return model
 
-    def _make(self, answer: GetModelAccessResponse) -> Model:
+    async def _make(self, answer: GetModelAccessResponse) -> Model:
         register_secret(answer.api_key)
+        # On the loop it would keep this process from renewing its leases, and on a busy host for longer than they last.
+        await asyncio.to_thread(registry.load, answer.vendor)
         access = ModelAccess(
             vendor=answer.vendor,
             base_url=answer.base_url,

@@ -16,6 +16,12 @@ def vendors() -> tuple[str, ...]:
     return tuple(_PROVIDERS)
 
 
+def load(vendor: str) -> None:
+    """Import what serves a vendor: a second of work or more, so not for an event loop. An unknown one is ignored."""
+    if vendor in _PROVIDERS:
+        import_module(_PROVIDERS[vendor][0])
+
+
 def create(access: ModelAccess) -> ModelProvider:
     """The provider for an access; each class takes the access as its one argument."""
     if access.vendor not in _PROVIDERS:
