@@ -1,4 +1,4 @@
-"""A session that is ended while a call is open has a result for it in its log, whether or not its runner still lives."""
+"""A session that is ended while a call is open has a result for it in its log, whether its runner lives or not."""
 
 import tempfile
 from collections.abc import AsyncIterator
