@@ -184,4 +184,4 @@ class SessionSandbox:
 
     async def close(self) -> None:
         """End the session's shell and release it; files stay."""
-        await self._manager._close(self._session_id)
+        await self._manager.close(self._session_id)
