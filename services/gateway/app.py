@@ -33,6 +33,7 @@ from .operation.shell import Shell
 from .routes import agents, environments, models, sessions
 from .routes.console import PATH, console, dashboard
 from .routes.events import EventRoutes
+from .routes.runs import RunRoutes
 from .routes.runtime import RuntimeRoutes
 from .streams import Hub, StreamProtocol
 
@@ -55,6 +56,7 @@ def all_operations(settings: GatewaySettings, hub: Hub) -> tuple[Operation, ...]
         *environments.OPERATIONS,
         *sessions.OPERATIONS,
         *EventRoutes(hub).operations(),
+        *RunRoutes(hub).operations(),
         *models.OPERATIONS,
         *runtime.operations(),
     )

@@ -58,12 +58,14 @@ class EventStream:
         after_seq: int | None,
         delta_types: Sequence[str] = (),
         stop_after: StopAfter | None = None,
+        headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         self._call = call
         self._hub = hub
         self._session_id = session_id
         self._after_seq = after_seq
         self._stop_after = stop_after
+        self._headers = [*HEADERS, *headers]
         self._follower = Follower(published=call.published, delta_types=delta_types, stop_after=stop_after)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,7 +76,7 @@ class EventStream:
         line = Line.of(scope)
         try:
             if line is None:
-                await _while_there(receive, self._serve(send, tail, None))
+                await while_there(receive, self._serve(send, tail, None))
             else:
                 line.watch(self._follower.abandon)
                 await self._serve(send, tail, line)
@@ -116,7 +118,7 @@ class EventStream:
                     field=CURSOR_HEADER,
                 )
             tail.begin_at(first.last_seq)
-            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             return await self._replay(send, first, batches)
         finally:
             await batches.aclose()
@@ -163,7 +165,7 @@ class EventStream:
         return frames, False
 
 
-async def _while_there(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+async def while_there(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
     """Do the work for as long as the client stays."""
     sending, leaving = asyncio.create_task(work), asyncio.create_task(_disconnected(receive))
     try:
