@@ -18,6 +18,7 @@ import orjson
 
 from kit.telemetry import continue_trace, log
 from managed_agents.sessions.v1.turns_pb2 import (
+    TURN_END_KIND_BUDGET_REACHED,
     TURN_END_KIND_END_TURN,
     TURN_END_KIND_FAILED,
     TURN_END_KIND_INTERRUPTED,
@@ -33,6 +34,7 @@ from managed_agents.sessions.v1.turns_pb2 import (
 from services.worker.runner.loop import recovery, retry
 from services.worker.runner.loop.agent import DEFAULT_SYSTEM, SANDBOX_NOTE, parse_agent
 from services.worker.runner.loop.asking import Answer, Asker
+from services.worker.runner.loop.ceiling import Ceiling
 from services.worker.runner.loop.context import Call, Conversation
 from services.worker.runner.loop.journal import LINGER_SECONDS, Journal
 from services.worker.runner.loop.leases import Lease, LeaseLost
@@ -84,6 +86,7 @@ class Turn:
         agent = grant.session.agent
         self._profile = parse_agent(agent.document_json, agent.model_json, agent.model_id)
         self._toolbox = Toolbox(self._profile, services.built_in)
+        self._ceiling = Ceiling(grant)
         self._thread = {"session_thread_id": grant.thread_id, "agent_name": self._profile.name}
         self._previews = Previews(services.publish, grant.session.id)
         self._interrupt_seq = self._obeyed_seq = 0
@@ -191,7 +194,10 @@ class Turn:
         elif self._park:
             await self._end(TURN_END_KIND_REQUIRES_ACTION, event_ids=[call.event_id for call in self._park])
         elif self._loaded.needs_answer():
-            await self._ask()
+            if await self._ceiling.is_reached(self._journal):
+                await self._end(TURN_END_KIND_BUDGET_REACHED)
+            else:
+                await self._ask()
         else:
             await self._end(TURN_END_KIND_END_TURN)
 
@@ -298,8 +304,8 @@ class Turn:
             self._over = True
             self.kept = self._conversation
             return
-        # Input waited that the turn had not read: it goes on with that.
-        if not self._loaded.has_unread_input():
+        # Input waited that the turn had not read: it goes on with that. Or there is budget again.
+        if not self._loaded.has_unread_input() and kind != TURN_END_KIND_BUDGET_REACHED:
             raise RuntimeError("the service lets a turn go on that has nothing to read")
         self._run, self._park = [], []
         self._steps = self._model_failures = 0
