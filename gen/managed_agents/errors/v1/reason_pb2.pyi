@@ -158,6 +158,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """Cannot be changed after creation."""
     ERROR_REASON_BUDGET_NOT_RAISED: _ErrorReason.ValueType  # 418
     """A new budget isn't over what the session has spent."""
+    ERROR_REASON_THREAD_NOT_FOUND: _ErrorReason.ValueType  # 419
+    """No such thread in this session."""
     ERROR_REASON_EVENT_NOT_FOUND: _ErrorReason.ValueType  # 500
     """No such event in this session."""
     ERROR_REASON_INVALID_EVENT_TYPE: _ErrorReason.ValueType  # 501
@@ -328,6 +330,8 @@ ERROR_REASON_IMMUTABLE_FIELD: ErrorReason.ValueType  # 417
 """Cannot be changed after creation."""
 ERROR_REASON_BUDGET_NOT_RAISED: ErrorReason.ValueType  # 418
 """A new budget isn't over what the session has spent."""
+ERROR_REASON_THREAD_NOT_FOUND: ErrorReason.ValueType  # 419
+"""No such thread in this session."""
 ERROR_REASON_EVENT_NOT_FOUND: ErrorReason.ValueType  # 500
 """No such event in this session."""
 ERROR_REASON_INVALID_EVENT_TYPE: ErrorReason.ValueType  # 501

@@ -712,6 +712,7 @@ class ListEventsRequest(_message.Message):
     CREATED_AT_LT_FIELD_NUMBER: _builtins.int
     CREATED_AT_LTE_FIELD_NUMBER: _builtins.int
     JOINED_FIELD_NUMBER: _builtins.int
+    THREAD_ID_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """`sess_…`."""
     after_event_id: _builtins.str
@@ -730,6 +731,8 @@ class ListEventsRequest(_message.Message):
     """Whether the caller passes the stored bodies on as they are: the answer then has
     `bodies` instead of `events`.
     """
+    thread_id: _builtins.str
+    """The log of this thread of the session; empty for the session's own."""
     @_builtins.property
     def page(self) -> _common_pb2.Page:
         """The page."""
@@ -751,10 +754,11 @@ class ListEventsRequest(_message.Message):
         created_at_lt: _builtins.str = ...,
         created_at_lte: _builtins.str = ...,
         joined: _builtins.bool = ...,
+        thread_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["page", b"page"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_event_id", b"after_event_id", "created_at_gt", b"created_at_gt", "created_at_gte", b"created_at_gte", "created_at_lt", b"created_at_lt", "created_at_lte", b"created_at_lte", "descending", b"descending", "joined", b"joined", "page", b"page", "session_id", b"session_id", "types", b"types"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_event_id", b"after_event_id", "created_at_gt", b"created_at_gt", "created_at_gte", b"created_at_gte", "created_at_lt", b"created_at_lt", "created_at_lte", b"created_at_lte", "descending", b"descending", "joined", b"joined", "page", b"page", "session_id", b"session_id", "thread_id", b"thread_id", "types", b"types"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -805,6 +809,7 @@ class ReadEventsRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     AFTER_SEQ_FIELD_NUMBER: _builtins.int
     FRAMED_FIELD_NUMBER: _builtins.int
+    THREAD_ID_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """`sess_…`."""
     after_seq: _builtins.int
@@ -813,16 +818,19 @@ class ReadEventsRequest(_message.Message):
     """Whether the caller passes the stored bodies on as they are: a batch then has
     `frames` instead of `events`, unless an event in it ends the session.
     """
+    thread_id: _builtins.str
+    """The log of this thread of the session; empty for the session's own."""
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
         after_seq: _builtins.int = ...,
         framed: _builtins.bool = ...,
+        thread_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "framed", b"framed", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "framed", b"framed", "session_id", b"session_id", "thread_id", b"thread_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -176,6 +176,8 @@ class TurnGrant(_message.Message):
     ENVIRONMENT_JSON_FIELD_NUMBER: _builtins.int
     INTERRUPT_SEQ_FIELD_NUMBER: _builtins.int
     BUDGET_REACHED_FIELD_NUMBER: _builtins.int
+    ROOT_SESSION_ID_FIELD_NUMBER: _builtins.int
+    PARENT_THREAD_ID_FIELD_NUMBER: _builtins.int
     workspace_id: _builtins.str
     """The workspace, to be put into the call context of every call for this turn."""
     epoch: _builtins.int
@@ -204,6 +206,12 @@ class TurnGrant(_message.Message):
     """True where the session has spent its budget: no model request may begin, and the turn
     ends with BUDGET_REACHED where it would make one.
     """
+    root_session_id: _builtins.str
+    """For the turn of a thread: the session that the thread belongs to, whose sandbox it
+    shares; `session` is the thread then, under the thread's id. Empty otherwise.
+    """
+    parent_thread_id: _builtins.str
+    """For the turn of a thread: the thread that its answers go to, else empty."""
     @_builtins.property
     def session(self) -> _sessions_pb2.Session:
         """The session with its agent snapshot."""
@@ -228,10 +236,12 @@ class TurnGrant(_message.Message):
         environment_json: _builtins.bytes = ...,
         interrupt_seq: _builtins.int = ...,
         budget_reached: _builtins.bool = ...,
+        root_session_id: _builtins.str = ...,
+        parent_thread_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "budget_reached", b"budget_reached", "context", b"context", "context_after_seq", b"context_after_seq", "context_complete", b"context_complete", "environment_json", b"environment_json", "epoch", b"epoch", "interrupt_seq", b"interrupt_seq", "lease_seconds", b"lease_seconds", "session", b"session", "thread_id", b"thread_id", "traceparent", b"traceparent", "workspace_id", b"workspace_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "budget_reached", b"budget_reached", "context", b"context", "context_after_seq", b"context_after_seq", "context_complete", b"context_complete", "environment_json", b"environment_json", "epoch", b"epoch", "interrupt_seq", b"interrupt_seq", "lease_seconds", b"lease_seconds", "parent_thread_id", b"parent_thread_id", "root_session_id", b"root_session_id", "session", b"session", "thread_id", b"thread_id", "traceparent", b"traceparent", "workspace_id", b"workspace_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
