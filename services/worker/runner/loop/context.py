@@ -12,7 +12,12 @@ How events become messages:
 - What one answer says and calls is one assistant message, followed by one user message with the results of its calls,
   in the order of the calls. Inputs that arrived meanwhile come after the results. A call that nobody answered gets a
   result that says so, since the vendors refuse a call without one.
-- A `system.message` is a turn of its own; one without usable text is dropped.
+- A `system.message` is a turn of its own, after the user's messages that stand between the same two answers: vendors
+  want it before an answer. One without usable text is dropped.
+- An `agent.thread_context_compacted` stands for everything before it but the inputs that wait: its summary comes
+  first, then the system messages that the model had read, which it carries along.
+
+How long the context is: what the vendor counted for the newest answer, and an estimate for what came after it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +26,9 @@ from typing import Any
 
 import orjson
 
-from services.worker.runner.models.base import Block, Message, Role
+from services.worker.runner.models.base import Block, Message, Role, block_chars
+from services.worker.runner.models.summary import COMPACTION, INTRODUCTION
+from services.worker.runner.models.windows import block_tokens
 
 UNANSWERED = "No result was recorded for this call."
 # What an event costs in memory beyond its bytes, roughly: dicts, strings and the message around it.
@@ -70,11 +77,37 @@ class Conversation:
     _answer: list[Block] = field(default_factory=list)
     _reasoning: list[Block] = field(default_factory=list)
     _inputs: list[_Input] = field(default_factory=list)
+    # What the system messages that were read say: it outlives compactions.
+    _standing: list[Block] = field(default_factory=list)
+    _compacting: bool = False
+    # Tokens as the vendor counted them with the newest answer, and an estimate of what was sealed since.
+    _counted: int = 0
+    _estimated: int = 0
+    _answer_is_counted: bool = False
+
+    @property
+    def read_seq(self) -> int:
+        """The seq up to which every input was read by a model request."""
+        return self._inputs[0].seq - 1 if self._inputs else self.known_seq
+
+    def tokens(self, fixed_tokens: int) -> int:
+        """How long the next request is; `fixed_tokens` estimates what comes with each one, as vendors count it too."""
+        waiting = sum(_tokens(waiting.content) for waiting in self._inputs)
+        return (self._counted or fixed_tokens) + self._estimated + self._answer_tokens() + waiting
+
+    def read_messages(self) -> list[Message]:
+        """The context without the inputs that wait: what a compaction summarises."""
+        messages = self._sealed.copy()
+        self._push_answer(messages)
+        return messages
+
+    def standing_instructions(self) -> list[Block]:
+        """What the system messages among them say."""
+        return self._standing.copy()
 
     def messages(self) -> list[Message]:
         """The context for the next model request: all that is known, unread inputs included."""
-        messages = self._sealed.copy()
-        self._push_answer(messages)
+        messages = self.read_messages()
         for waiting in self._inputs:
             _push(messages, waiting.role, waiting.content)
         return messages
@@ -112,20 +145,60 @@ class Conversation:
             handler(self, event_id, fields, seq)
 
     def _on_request_start(self, event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        self.open_request = event_id
+        if self._is_of_compaction(fields):
+            return
+        self._estimated += self._answer_tokens()
         self._push_answer(self._sealed)
-        self.calls, self._answer, self._reasoning = [], [], []
+        self._begin_answer()
         read_up_to = fields.get("context_seq", seq)
         count = 0
         for waiting in self._inputs:
             if waiting.seq > read_up_to:
                 break
             _push(self._sealed, waiting.role, waiting.content)
+            if waiting.role == "system":
+                self._standing += waiting.content
+            self._estimated += _tokens(waiting.content)
             count += 1
         del self._inputs[:count]
-        self.open_request = event_id
 
-    def _on_request_end(self, _event_id: str, _fields: Mapping[str, Any], _seq: int) -> None:
+    def _on_request_end(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
         self.open_request = ""
+        if self._compacting:
+            self._compacting = False
+            return
+        usage = fields.get("model_usage") or {}
+        read = sum(usage.get(name, 0) for name in _READ_TOKENS)
+        if read:
+            # What an answer that failed had said is not in the log.
+            said = usage.get("output_tokens", 0) if self._answer else 0
+            self._counted, self._estimated, self._answer_is_counted = read + said, 0, True
+
+    def _on_compacted(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
+        summary = [{"type": "text", "text": INTRODUCTION}, *usable_blocks(fields.get("content"))]
+        self._standing = usable_blocks(fields.get("system"))
+        self._begin_answer()
+        self._sealed = [Message("user", summary)]
+        if self._standing:
+            self._sealed.append(Message("system", self._standing))
+        self._counted, self._estimated = 0, _tokens(summary) + _tokens(self._standing)
+        kept = [block for waiting in self._inputs for block in waiting.content]
+        self.size_bytes = sum(message.size for message in self._sealed) + sum(map(block_chars, kept))
+        self.size_bytes += _EVENT_OVERHEAD_BYTES * (len(self._sealed) + len(self._inputs))
+
+    def _is_of_compaction(self, fields: Mapping[str, Any]) -> bool:
+        self._compacting = fields.get("purpose") == COMPACTION
+        return self._compacting
+
+    def _begin_answer(self) -> None:
+        self.calls, self._answer, self._reasoning = [], [], []
+        self._answer_is_counted = False
+
+    def _answer_tokens(self) -> int:
+        """What the newest answer adds to the tokens that were counted: itself if it was not, and its results."""
+        results = sum(block_tokens(call.result or _no_result(call)) for call in self.calls)
+        return results + (0 if self._answer_is_counted else _tokens(self._answer))
 
     def _on_agent_message(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
         self._answer += usable_blocks(fields.get("content"))
@@ -206,14 +279,23 @@ def _no_result(call: Call) -> Block:
 
 
 def _push(messages: list[Message], role: Role, content: list[Block], reasoning: Iterable[Block] = ()) -> None:
-    """Add a message, or join it to the last one so that user and assistant alternate. Messages are never changed."""
+    """Add a message, or join it to the last one of its role between two answers. Messages are never changed."""
     last = messages[-1] if messages else None
-    if last is not None and last.role == role and role != "system":
+    if last is not None and last.role == "system" and role == "user":
+        messages.pop()
+        _push(messages, role, content)
+        messages.append(last)
+    elif last is not None and last.role == role:
         messages[-1] = Message(role, [*last.content, *content], [*last.reasoning, *reasoning])
     else:
         messages.append(Message(role, content, tuple(reasoning)))
 
 
+def _tokens(content: Iterable[Block]) -> int:
+    return sum(map(block_tokens, content))
+
+
+_READ_TOKENS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _BLOCK_TYPES = frozenset(("text", "image", "document", "search_result"))
 _HANDLERS = {
     "user.message": Conversation._on_user_message,
@@ -227,4 +309,5 @@ _HANDLERS = {
     "agent.tool_use": Conversation._on_tool_use,
     "agent.custom_tool_use": Conversation._on_custom_tool_use,
     "agent.tool_result": Conversation._on_tool_result,
+    "agent.thread_context_compacted": Conversation._on_compacted,
 }

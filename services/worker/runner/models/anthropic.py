@@ -211,4 +211,4 @@ class _Answer:
 
 
 def _stream_error(error: Mapping[str, Any]) -> ModelError:
-    return reported(_STREAM_ERRORS.get(str(error.get("type")), ModelErrorKind.UNKNOWN), error.get("message"))
+    return reported(_STREAM_ERRORS.get(str(error.get("type")), ModelErrorKind.UNKNOWN), error.get("message"), error)

@@ -154,6 +154,8 @@ class ModelErrorKind(StrEnum):
     BILLING = "billing"
     NOT_FOUND = "not_found"
     INVALID_REQUEST = "invalid_request"
+    # The context is longer than the model takes.
+    TOO_LONG = "too_long"
     UNKNOWN = "unknown"
 
 
@@ -204,6 +206,8 @@ def error_from_status(status: int, message: str, *, retry_after_seconds: float |
         kind = ModelErrorKind.BILLING
     elif status == 404:
         kind = ModelErrorKind.NOT_FOUND
+    elif status == 413:
+        kind = ModelErrorKind.TOO_LONG
     else:
         kind = ModelErrorKind.INVALID_REQUEST
     return ModelError(kind, message, status=status, retry_after_seconds=retry_after_seconds)
