@@ -31,6 +31,7 @@ TAG = "Runs"
 DEFAULT_WAIT_SECONDS = 600.0
 MAX_SEND_BYTES = 16 * 1024 * 1024
 _FAILED = ("retries_exhausted",)
+_CONTENT = "initial_events.0.content"
 
 
 class RunRoutes:
@@ -66,7 +67,7 @@ class RunRoutes:
                 self.create_run,
                 tag=TAG,
                 summary="Run one turn of a new session",
-                description="`wait` answers with the result, `sse` with the turn's events, `async` with where they are.",
+                description="`wait` answers with the result, `sse` with the events, `async` with where to read them.",
                 body=RunCreate,
                 response=Run,
                 other_statuses=(202,),
@@ -175,14 +176,12 @@ async def _start(call: Call) -> pb.Session:
 
 
 def _named_as_sent(refusal: DomainError, settings: dict[str, Any]) -> DomainError:
-    """The refusal with the field where this caller put it."""
-    field = refusal.field or ""
-    if field.startswith("initial_events.0.content"):
-        named = field.replace("initial_events.0.content", "input", 1)
-        return InvalidRequest(refusal.message.replace(field, named), field=named)
+    """The refusal with the field where this caller put it; a service names a field at the start of its sentence."""
+    field, _, rest = str(refusal.message).partition(" ")
+    if field.startswith(_CONTENT):
+        return InvalidRequest(f"{field.replace(_CONTENT, 'input', 1)} {rest}")
     if field.partition(".")[0] in settings:
-        refusal.message = refusal.message.replace(field, f"session.{field}", 1)
-        refusal.field = f"session.{field}"
+        refusal.message = f"session.{field} {rest}"
     return refusal
 
 
