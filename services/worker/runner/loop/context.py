@@ -109,7 +109,7 @@ class Conversation:
         """The context for the next model request: all that is known, unread inputs included."""
         messages = self.read_messages()
         for waiting in self._inputs:
-            _push(messages, waiting.role, waiting.content)
+            push(messages, waiting.role, waiting.content)
         return messages
 
     def open_calls(self) -> list[Call]:
@@ -156,7 +156,7 @@ class Conversation:
         for waiting in self._inputs:
             if waiting.seq > read_up_to:
                 break
-            _push(self._sealed, waiting.role, waiting.content)
+            push(self._sealed, waiting.role, waiting.content)
             if waiting.role == "system":
                 self._standing += waiting.content
             self._estimated += _tokens(waiting.content)
@@ -255,9 +255,9 @@ class Conversation:
     def _push_answer(self, messages: list[Message]) -> None:
         if not self._answer:
             return
-        _push(messages, "assistant", self._answer, self._reasoning)
+        push(messages, "assistant", self._answer, self._reasoning)
         if self.calls:
-            _push(messages, "user", [call.result or _no_result(call) for call in self.calls])
+            push(messages, "user", [call.result or _no_result(call) for call in self.calls])
 
 
 def usable_blocks(content: object) -> list[Block]:
@@ -278,12 +278,12 @@ def _no_result(call: Call) -> Block:
     }
 
 
-def _push(messages: list[Message], role: Role, content: list[Block], reasoning: Iterable[Block] = ()) -> None:
+def push(messages: list[Message], role: Role, content: list[Block], reasoning: Iterable[Block] = ()) -> None:
     """Add a message, or join it to the last one of its role between two answers. Messages are never changed."""
     last = messages[-1] if messages else None
     if last is not None and last.role == "system" and role == "user":
         messages.pop()
-        _push(messages, role, content)
+        push(messages, role, content)
         messages.append(last)
     elif last is not None and last.role == role:
         messages[-1] = Message(role, [*last.content, *content], [*last.reasoning, *reasoning])

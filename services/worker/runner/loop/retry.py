@@ -14,6 +14,8 @@ _ERROR_TYPES = {
     ModelErrorKind.OVERLOADED: "model_overloaded_error",
     ModelErrorKind.RATE_LIMITED: "model_rate_limited_error",
     ModelErrorKind.BILLING: "billing_error",
+    # Only where compacting the context did not help, or could not be done.
+    ModelErrorKind.TOO_LONG: "compaction_limit_reached_error",
 }
 
 

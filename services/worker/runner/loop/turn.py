@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -35,6 +36,7 @@ from services.worker.runner.loop import recovery, retry
 from services.worker.runner.loop.agent import DEFAULT_SYSTEM, SANDBOX_NOTE, parse_agent
 from services.worker.runner.loop.asking import Answer, Asker
 from services.worker.runner.loop.ceiling import Ceiling
+from services.worker.runner.loop.compaction import Compactor, NoSummary
 from services.worker.runner.loop.context import Call, Conversation
 from services.worker.runner.loop.journal import LINGER_SECONDS, Journal
 from services.worker.runner.loop.leases import Lease, LeaseLost
@@ -47,6 +49,7 @@ from services.worker.runner.models.base import ModelAccess, ModelError, ModelErr
 DEFAULT_MAX_STEPS = 25
 # Failures of our own in one turn, after which it is given back instead of failing on.
 _MOST_FAILURES = 3
+_STATUS = {True: "not_retryable", False: "unknown"}
 _INTERNAL_TEXT = "Something failed inside the platform while it ran this turn. Its log has the cause."
 
 
@@ -71,6 +74,8 @@ class TurnServices:
     sandboxes: Sandboxes
     built_in: Mapping[str, ToolDefinition]
     retry_policy: retry.RetryPolicy = field(default_factory=retry.RetryPolicy)
+    # What the models take, in tokens; 0 leaves it to the table of known models.
+    window_tokens: int = 0
 
 
 class Turn:
@@ -170,6 +175,7 @@ class Turn:
         self._journal.on_answer = self._read_answer
         self._journal.on_failure = self._read_failure
         self._asker = Asker(self._journal, conversation, self._previews, self.stop, self._toolbox)
+        self._compactor = Compactor(self._journal, conversation, self.stop, self._toolbox, self._services.window_tokens)
         self._conversation = conversation
 
     @property
@@ -231,20 +237,23 @@ class Turn:
             await self._after_model_error(error, access)
             return
         self._model_failures = 0
-        self._steps += 1
-        await self._after_answer(answer)
+        if answer is not None:
+            self._steps += 1
+            self._compactor.note_answer()
+            await self._after_answer(answer)
 
-    async def _ask_model(self, model: Model) -> Answer:
+    async def _ask_model(self, model: Model) -> Answer | None:
+        """The model's answer; None where its context was compacted first, and the turn is to look again."""
         system = self._profile.system or DEFAULT_SYSTEM
         if self._toolbox.uses_sandbox:
             system = f"{system}\n\n{SANDBOX_NOTE}"
-        return await self._asker.ask(
-            model.provider,
-            model.resolve(self._profile.model_id),
-            system,
-            speed=self._profile.speed,
-            cache_key=self.lease.session_id,
-        )
+        model_id = model.resolve(self._profile.model_id)
+        options = {"speed": self._profile.speed, "cache_key": self.lease.session_id}
+        if self._compactor.is_due(model_id, system):
+            with suppress(NoSummary):
+                await self._compactor.compact(model.provider, model_id, system, **options)
+            return None
+        return await self._asker.ask(model.provider, model_id, system, **options)
 
     async def _after_answer(self, answer: Answer) -> None:
         assert answer.stop is not None
@@ -266,6 +275,8 @@ class Turn:
         await self._end(TURN_END_KIND_FAILED)
 
     async def _after_model_error(self, error: ModelError, access: ModelAccess | None) -> None:
+        if error.kind is ModelErrorKind.TOO_LONG and self._compactor.note_refusal():
+            return
         self._model_failures += 1
         # The key may have been changed since vault was asked.
         may_be_old = error.kind is ModelErrorKind.AUTHENTICATION and self._model_failures == 1
@@ -275,9 +286,10 @@ class Turn:
         log.warning("model request failed", session_id=self.lease.session_id, error=error.message, retry_in=delay)
         kind, message = retry.error_type(error), retry.error_message(error, access)
         if delay is None:
-            status = "unknown" if error.retryable else "not_retryable"
-            self._journal.add("session.error", retry.error_fields(kind, message, status))
-            await self._end(TURN_END_KIND_RETRIES_EXHAUSTED if error.retryable else TURN_END_KIND_FAILED)
+            # A context that is too long is no reason against another turn, with another model or other words.
+            is_final = not error.retryable and error.kind is not ModelErrorKind.TOO_LONG
+            self._journal.add("session.error", retry.error_fields(kind, message, _STATUS[is_final]))
+            await self._end(TURN_END_KIND_FAILED if is_final else TURN_END_KIND_RETRIES_EXHAUSTED)
             return
         self._journal.add("session.error", retry.error_fields(kind, message, "retryable"))
         self._journal.add("session.status_rescheduled", {})

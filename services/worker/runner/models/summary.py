@@ -21,7 +21,7 @@ and commands, ids, addresses and numbers exactly.
 """
 # What stands for something that was too long for the request that asks for the summary.
 LEFT_OUT = "[… {count} characters left out …]"
-LEFT_OUT_MESSAGES = "[{count} earlier messages were left out here, since they did not fit.]"
+LEFT_OUT_MESSAGES = "[{count} earlier pieces were left out here, since they did not fit.]"
 
 
 def is_request(text: str) -> bool:
