@@ -23,6 +23,8 @@ ENGINES = ("builtin",)
 DEFAULT_MODELS = {"demo": "demo", "anthropic": "claude-sonnet-5-5", "openai": "gpt-5.1"}
 MAX_TEXT_CHARACTERS = 2048
 DEFAULT_MAX_STEPS, LONGEST_MAX_STEPS = 25, 1000
+# Ten years: whoever wants to wait longer sets no bound.
+LONGEST_WAIT_SECONDS = 315_360_000
 _REFERENCE = re.compile(r"^\$\{([A-Z][A-Z0-9_]{0,127})\}$")
 _REFERABLE = re.compile(r"^(?!MANAGED_AGENTS_)[A-Z0-9_]*(API_KEY|TOKEN)$|^MANAGED_AGENTS_MODEL_API_KEY$")
 
@@ -44,6 +46,8 @@ class Settings:
     model: ModelSettings = ModelSettings()
     engine: str = "builtin"
     default_max_steps: int = DEFAULT_MAX_STEPS
+    # How long a session waits for answers to its calls; None: for ever.
+    requires_action_timeout_seconds: int | None = None
 
     def document(self) -> dict[str, Any]:
         """The public JSON object, with secrets masked."""
@@ -55,8 +59,14 @@ class Settings:
                 "api_key": MASK if self.model.api_key else None,
                 "default_model": self.model.default_model,
             },
-            "loop_engine": {"provider": self.engine, "options": {"default_max_steps": self.default_max_steps}},
+            "loop_engine": {"provider": self.engine, "options": self._options()},
         }
+
+    def _options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {"default_max_steps": self.default_max_steps}
+        if self.requires_action_timeout_seconds is not None:
+            options["requires_action_timeout_seconds"] = self.requires_action_timeout_seconds
+        return options
 
     def secret_states(self) -> dict[str, Any]:
         """For each secret path whether it is set."""
@@ -68,7 +78,7 @@ def from_environment(environ: Mapping[str, str]) -> Settings:
 
     `MANAGED_AGENTS_MODEL_*` wins; without a vendor the first vendor key that is set
     decides; without any key the built-in demo model speaks. ValueError for a vendor
-    that does not exist.
+    that does not exist, and for a bound on waiting that is none.
     """
     vendor = environ.get("MANAGED_AGENTS_MODEL_VENDOR") or next(
         (vendor for name, vendor in VENDOR_KEYS.items() if environ.get(name)), "demo"
@@ -83,7 +93,7 @@ def from_environment(environ: Mapping[str, str]) -> Settings:
         api_key=api_key if vendor != "demo" else "",
         default_model=environ.get("MANAGED_AGENTS_MODEL") or DEFAULT_MODELS[vendor],
     )
-    return Settings(model=model)
+    return Settings(model=model, requires_action_timeout_seconds=_bound_of_environment(environ))
 
 
 def parse(document: Any, *, stored_api_key: str) -> Settings:
@@ -130,11 +140,32 @@ def _parse_engine(value: Any) -> dict[str, Any]:
     if value.get("provider") not in ENGINES:
         raise _invalid("loop_engine.provider", f"must be one of {', '.join(ENGINES)}")
     options = value.get("options", {})
-    _only(options, "loop_engine.options", {"default_max_steps"})
+    _only(options, "loop_engine.options", {"default_max_steps", "requires_action_timeout_seconds"})
     steps = options.get("default_max_steps", DEFAULT_MAX_STEPS)
     if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= LONGEST_MAX_STEPS:
         raise _invalid("loop_engine.options.default_max_steps", f"must be a whole number from 1 to {LONGEST_MAX_STEPS}")
-    return {"engine": value["provider"], "default_max_steps": steps}
+    bound = options.get("requires_action_timeout_seconds")
+    if bound is not None and not _is_bound(bound):
+        path = "loop_engine.options.requires_action_timeout_seconds"
+        raise _invalid(path, f"must be a whole number of seconds from 1 to {LONGEST_WAIT_SECONDS}, or null")
+    return {"engine": value["provider"], "default_max_steps": steps, "requires_action_timeout_seconds": bound}
+
+
+def _is_bound(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LONGEST_WAIT_SECONDS
+
+
+def _bound_of_environment(environ: Mapping[str, str]) -> int | None:
+    text = environ.get("MANAGED_AGENTS_REQUIRES_ACTION_TIMEOUT_SECONDS", "")
+    if not text:
+        return None
+    seconds = int(text) if text.isascii() and text.isdigit() else 0
+    if not _is_bound(seconds):
+        raise ValueError(
+            f"MANAGED_AGENTS_REQUIRES_ACTION_TIMEOUT_SECONDS is {text!r}; accepted: a whole number of seconds from 1 to"
+            f" {LONGEST_WAIT_SECONDS}"
+        )
+    return seconds
 
 
 def _text(value: dict[str, Any], path: str, name: str) -> str:
