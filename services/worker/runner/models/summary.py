@@ -17,8 +17,7 @@ decision that still holds.
 2. Done: each step that was finished, with its outcome, so that none is done twice. Name files by their full paths, \
 and commands, ids, addresses and numbers exactly.
 3. Found: facts that were learned and will be needed, errors met and how they were dealt with.
-4. Open: what is under way and what comes next, in order.
-"""
+4. Open: what is under way and what comes next, in order."""
 # What stands for something that was too long for the request that asks for the summary.
 LEFT_OUT = "[… {count} characters left out …]"
 LEFT_OUT_MESSAGES = "[{count} earlier pieces were left out here, since they did not fit.]"
@@ -26,4 +25,4 @@ LEFT_OUT_MESSAGES = "[{count} earlier pieces were left out here, since they did 
 
 def is_request(text: str) -> bool:
     """Whether a text ends with the question for a summary."""
-    return text.rstrip().endswith(REQUEST.rstrip())
+    return text.rstrip().endswith(REQUEST)
