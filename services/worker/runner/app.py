@@ -66,6 +66,7 @@ class Runner:
                 append=calls.append,
                 release=calls.release,
                 load=calls.load,
+                read_log=calls.read_log,
                 publish=self._publish,
                 access=self.access,
                 sandboxes=self.sandboxes,

@@ -26,6 +26,7 @@ from typing import Any
 
 import orjson
 
+from services.worker.runner.loop.goal import END, ONGOING, START, Goal, declared, settling
 from services.worker.runner.models.base import Block, Message, Role, block_chars
 from services.worker.runner.models.summary import COMPACTION, INTRODUCTION
 from services.worker.runner.models.windows import block_tokens
@@ -73,6 +74,8 @@ class Conversation:
     # Id of a span.model_request_start that has no end yet.
     open_request: str = ""
     calls: list[Call] = field(default_factory=list)
+    # The outcome that is worked on.
+    goal: Goal | None = None
     _sealed: list[Message] = field(default_factory=list)
     _answer: list[Block] = field(default_factory=list)
     _reasoning: list[Block] = field(default_factory=list)
@@ -123,6 +126,11 @@ class Conversation:
     def has_unread_input(self) -> bool:
         """Whether inputs wait that no model request has read."""
         return bool(self._inputs)
+
+    def settle_own_inputs(self) -> None:
+        """What the turn itself told the model, in the journal's last append, is stored: it has its place in the log."""
+        for waiting in self._inputs:
+            waiting.seq = waiting.seq or self.known_seq
 
     def remember_reasoning(self, blocks: Iterable[Block]) -> None:
         """Keep the vendor's reasoning of the newest answer for as long as this process has the conversation."""
@@ -180,6 +188,8 @@ class Conversation:
         self._standing = usable_blocks(fields.get("system"))
         self._begin_answer()
         self._sealed = [Message("user", summary)]
+        if self.goal is not None and all(waiting.seq != self.goal.seq for waiting in self._inputs):
+            push(self._sealed, "user", [{"type": "text", "text": self.goal.instruction()}])
         if self._standing:
             self._sealed.append(Message("system", self._standing))
         self._counted, self._estimated = 0, _tokens(summary) + _tokens(self._standing)
@@ -244,13 +254,43 @@ class Conversation:
         return next((call for call in self.calls if call_id in (call.event_id, call.block_id)), None)
 
     def _on_user_message(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
-        if blocks := usable_blocks(fields.get("content")):
-            self._inputs.append(_Input(seq, "user", blocks))
+        if self.goal is not None and (fields.get("metadata") or {}).get("outcome_id") == self.goal.outcome_id:
+            self.goal.revision = ""
+        self._add_input(seq, "user", usable_blocks(fields.get("content")))
+
+    def _add_input(self, seq: int, role: Role, blocks: list[Block]) -> None:
+        if not blocks:
+            return
+        place = len(self._inputs)
+        # What others sent before our own input was stored stands before it in the log.
+        while seq and place and not self._inputs[place - 1].seq:
+            place -= 1
+        self._inputs.insert(place, _Input(seq, role, blocks))
+
+    def _on_define_outcome(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        self.goal = declared(fields, seq)
+        self._add_input(seq, "user", [{"type": "text", "text": self.goal.instruction()}])
+
+    def _on_evaluation(self, event_id: str, event_type: str, fields: Mapping[str, Any], seq: int) -> None:
+        if self.goal is None or fields.get("outcome_id") != self.goal.outcome_id:
+            return
+        if not self.goal.follow(event_id, event_type, fields):
+            self.goal = None
+            if text := settling(fields):
+                self._add_input(seq, "user", [{"type": "text", "text": text}])
+
+    def _on_evaluation_start(self, event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        self._on_evaluation(event_id, START, fields, seq)
+
+    def _on_evaluation_ongoing(self, event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        self._on_evaluation(event_id, ONGOING, fields, seq)
+
+    def _on_evaluation_end(self, event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        self._on_evaluation(event_id, END, fields, seq)
 
     def _on_system_message(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
         blocks = [block for block in usable_blocks(fields.get("content")) if block["type"] == "text"]
-        if blocks:
-            self._inputs.append(_Input(seq, "system", blocks))
+        self._add_input(seq, "system", blocks)
 
     def _push_answer(self, messages: list[Message]) -> None:
         if not self._answer:
@@ -299,6 +339,10 @@ _READ_TOKENS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input
 _BLOCK_TYPES = frozenset(("text", "image", "document", "search_result"))
 _HANDLERS = {
     "user.message": Conversation._on_user_message,
+    "user.define_outcome": Conversation._on_define_outcome,
+    START: Conversation._on_evaluation_start,
+    ONGOING: Conversation._on_evaluation_ongoing,
+    END: Conversation._on_evaluation_end,
     "system.message": Conversation._on_system_message,
     "user.custom_tool_result": Conversation._on_custom_tool_result,
     "user.tool_result": Conversation._on_tool_result,

@@ -9,7 +9,7 @@ so that no session stays running because of it.
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import orjson
 
 from kit.telemetry import continue_trace, log
+from managed_agents.sessions.v1.events_pb2 import Event
 from managed_agents.sessions.v1.turns_pb2 import (
     TURN_END_KIND_BUDGET_REACHED,
     TURN_END_KIND_END_TURN,
@@ -40,6 +41,7 @@ from services.worker.runner.loop.compaction import Compactor, NoSummary
 from services.worker.runner.loop.context import Call, Conversation
 from services.worker.runner.loop.journal import LINGER_SECONDS, Journal
 from services.worker.runner.loop.leases import Lease, LeaseLost
+from services.worker.runner.loop.outcomes import BudgetSpent, Evaluator
 from services.worker.runner.loop.previews import Previews, Publish
 from services.worker.runner.loop.stopping import StopKind, Stopped, StopSignal
 from services.worker.runner.loop.tools import Sandbox, Toolbox, run_call
@@ -69,6 +71,8 @@ class TurnServices:
     release: Callable[[Lease], Awaitable[object]]
     # The conversation of a session up to now; from the log alone where the last argument is true.
     load: Callable[[TurnGrant, Lease, bool], Awaitable[Conversation]]
+    # The context events of a session from its beginning, whatever was compacted.
+    read_log: Callable[[Lease], AsyncIterator[Event]]
     publish: Publish
     access: ModelAccessCache
     sandboxes: Sandboxes
@@ -176,6 +180,17 @@ class Turn:
         self._journal.on_failure = self._read_failure
         self._asker = Asker(self._journal, conversation, self._previews, self.stop, self._toolbox)
         self._compactor = Compactor(self._journal, conversation, self.stop, self._toolbox, self._services.window_tokens)
+        self._evaluator = Evaluator(
+            self.grant,
+            self._journal,
+            conversation,
+            self.stop,
+            self._ceiling,
+            self._services.access,
+            self._services.retry_policy,
+            self._profile.model_id,
+            partial(self._services.read_log, self.lease),
+        )
         self._conversation = conversation
 
     @property
@@ -204,8 +219,18 @@ class Turn:
                 await self._end(TURN_END_KIND_BUDGET_REACHED)
             else:
                 await self._ask()
+        elif self._loaded.goal is not None:
+            await self._measure()
         else:
             await self._end(TURN_END_KIND_END_TURN)
+
+    async def _measure(self) -> None:
+        try:
+            await self._evaluator.measure()
+        except BudgetSpent:
+            await self._end(TURN_END_KIND_BUDGET_REACHED)
+        # What the agent does next has all the steps of a turn.
+        self._steps = self._model_failures = 0
 
     async def _run_calls(self) -> None:
         # The calls are in the log before the first of them runs: whatever happens then, they are known.
@@ -265,7 +290,7 @@ class Turn:
         calls = self._loaded.open_calls()
         self._run = [call for call in calls if call.permission == "allow"]
         self._park = [call for call in calls if call.permission != "allow"]
-        if not answer.calls:
+        if not answer.calls and self._loaded.goal is None:
             await self._end(TURN_END_KIND_END_TURN)
 
     async def _stop_at_limit(self) -> None:

@@ -15,6 +15,8 @@ from typing import Any, Literal, Protocol
 
 from kit.redaction import mask_text
 
+# The tool by which a grader gives its verdict on an outcome.
+VERDICT_TOOL = "record_outcome_verdict"
 Block = Mapping[str, Any]
 Role = Literal["user", "assistant", "system"]
 

@@ -55,15 +55,8 @@ class DemoModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelDelta, None]:
         """Answer from the rules of the module docstring."""
-        if demo_plan.wants_summary(request.messages):
-            pieces = _in_pieces(demo_plan.summary(request.messages))
-            for piece in pieces:
-                yield TextDelta(piece)
-            yield UsageReport(_usage(request, pieces, 0, counted=False))
-            yield Stop(StopReason.END_TURN, None, request.model_id)
-            return
-        if demo_grader.is_asked(request.tools):
-            for delta in _graded(request):
+        if (prepared := _prepared(request)) is not None:
+            for delta in prepared:
                 yield delta
             return
         progress = demo_plan.read_progress(request.messages)
@@ -100,6 +93,19 @@ class DemoModel:
 
     async def close(self) -> None:
         """Nothing is held."""
+
+
+def _prepared(request: ModelRequest) -> list[ModelDelta] | None:
+    """The answer to a request that no person made."""
+    if demo_grader.is_asked(request.tools):
+        return _graded(request)
+    return _summed(request) if demo_plan.wants_summary(request.messages) else None
+
+
+def _summed(request: ModelRequest) -> list[ModelDelta]:
+    pieces = _in_pieces(demo_plan.summary(request.messages))
+    usage = UsageReport(_usage(request, pieces, 0, counted=False))
+    return [*map(TextDelta, pieces), usage, Stop(StopReason.END_TURN, None, request.model_id)]
 
 
 def _graded(request: ModelRequest) -> list[ModelDelta]:
