@@ -31,7 +31,7 @@ from typing import Any
 
 import orjson
 
-from services.sessions.domain import inputs, turn_events
+from services.sessions.domain import compaction, inputs, turn_events
 from services.sessions.domain.inbound import ClientEvent
 from services.sessions.domain.leftovers import ENDED_TEXT, closing_events
 from services.sessions.domain.log import Draft, LoggedEvent
@@ -134,7 +134,7 @@ def append_turn_events(state: SessionState, command: TurnAppend, now: datetime, 
     stored = command.stored_ids or frozenset()
     fresh = [draft for draft in command.events if draft.id not in stored]
     for draft in fresh:
-        _follow(move, draft.type, command.known_seq)
+        _follow(move, draft, command.known_seq)
         move.append(draft)
     if command.usage is not None and (fresh or not command.events):
         move.state.usage = move.state.usage + command.usage
@@ -143,10 +143,14 @@ def append_turn_events(state: SessionState, command: TurnAppend, now: datetime, 
     return move.finish()
 
 
-def _follow(move: Move, event_type: str, known_seq: int) -> None:
+def _follow(move: Move, draft: Draft, known_seq: int) -> None:
     """What an event of a runner says about the session itself."""
+    event_type = draft.type
     if event_type == "span.model_request_start":
+        known_seq = compaction.read_up_to(draft, known_seq)
         move.mark_read(known_seq)
+    elif event_type == compaction.COMPACTED:
+        compaction.check(draft, move.state.last_seq)
     elif event_type == "session.status_rescheduled":
         # The runner holds the turn and waits before it asks the vendor again.
         move.stop_running()
