@@ -178,6 +178,7 @@ class TurnGrant(_message.Message):
     BUDGET_REACHED_FIELD_NUMBER: _builtins.int
     ROOT_SESSION_ID_FIELD_NUMBER: _builtins.int
     PARENT_THREAD_ID_FIELD_NUMBER: _builtins.int
+    CONTEXT_STARTS_ANEW_FIELD_NUMBER: _builtins.int
     workspace_id: _builtins.str
     """The workspace, to be put into the call context of every call for this turn."""
     epoch: _builtins.int
@@ -189,7 +190,9 @@ class TurnGrant(_message.Message):
     thread_id: _builtins.str
     """`sthr_…`, the primary thread."""
     context_after_seq: _builtins.int
-    """The seq after which `context` starts: 0, or what the runner had announced."""
+    """The seq after which `context` starts: 0, or what the runner had announced, or where
+    the newest compaction begins if that is later.
+    """
     context_complete: _builtins.bool
     """False where there is more than fits in one message: read on with
     ReadTurnContext after the last event of `context`.
@@ -212,6 +215,10 @@ class TurnGrant(_message.Message):
     """
     parent_thread_id: _builtins.str
     """For the turn of a thread: the thread that its answers go to, else empty."""
+    context_starts_anew: _builtins.bool
+    """True where `context` begins at a compaction that the runner does not know: what it
+    kept of the session is of no use, and nothing before `context_after_seq` is needed.
+    """
     @_builtins.property
     def session(self) -> _sessions_pb2.Session:
         """The session with its agent snapshot."""
@@ -238,10 +245,11 @@ class TurnGrant(_message.Message):
         budget_reached: _builtins.bool = ...,
         root_session_id: _builtins.str = ...,
         parent_thread_id: _builtins.str = ...,
+        context_starts_anew: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "budget_reached", b"budget_reached", "context", b"context", "context_after_seq", b"context_after_seq", "context_complete", b"context_complete", "environment_json", b"environment_json", "epoch", b"epoch", "interrupt_seq", b"interrupt_seq", "lease_seconds", b"lease_seconds", "parent_thread_id", b"parent_thread_id", "root_session_id", b"root_session_id", "session", b"session", "thread_id", b"thread_id", "traceparent", b"traceparent", "workspace_id", b"workspace_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "budget_reached", b"budget_reached", "context", b"context", "context_after_seq", b"context_after_seq", "context_complete", b"context_complete", "context_starts_anew", b"context_starts_anew", "environment_json", b"environment_json", "epoch", b"epoch", "interrupt_seq", b"interrupt_seq", "lease_seconds", b"lease_seconds", "parent_thread_id", b"parent_thread_id", "root_session_id", b"root_session_id", "session", b"session", "thread_id", b"thread_id", "traceparent", b"traceparent", "workspace_id", b"workspace_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -592,19 +600,23 @@ class ReadTurnContextRequest(_message.Message):
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     AFTER_SEQ_FIELD_NUMBER: _builtins.int
+    FROM_COMPACTION_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
     after_seq: _builtins.int
     """0 for all of them."""
+    from_compaction: _builtins.bool
+    """With `after_seq` 0: leave out what the newest compaction replaced."""
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
         after_seq: _builtins.int = ...,
+        from_compaction: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "from_compaction", b"from_compaction", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
