@@ -21,6 +21,7 @@ from services.sessions.domain.turn_events import parked_call
 from services.sessions.operations.announcer import event_message
 from services.sessions.operations.core import Operations, new_event_id
 from services.sessions.operations.waiting_room import Seat
+from services.sessions.store.contexts import ContextStore
 from services.sessions.store.log import LogStore
 from services.sessions.store.turns import TurnStore
 
@@ -142,7 +143,10 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
         while True:
             # No connection is held while the reader takes its time.
             async with self._operations.database.read(workspace_id) as tx:
-                events = await LogStore(tx).context(request.session_id, after_seq, _END_OF_LOG, CONTEXT_BATCH)
+                if request.from_compaction and not after_seq:
+                    _, events = await ContextStore(tx).begin(request.session_id, 0, _END_OF_LOG, CONTEXT_BATCH)
+                else:
+                    events = await LogStore(tx).context(request.session_id, after_seq, _END_OF_LOG, CONTEXT_BATCH)
             if events:
                 yield turns_pb2.ReadTurnContextResponse(events=[event_message(event) for event in events])
             if len(events) < CONTEXT_BATCH:

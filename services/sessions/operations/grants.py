@@ -17,7 +17,7 @@ from services.sessions.domain.move import Moved
 from services.sessions.domain.session_state import SessionState
 from services.sessions.operations.announcer import event_message
 from services.sessions.operations.waiting_room import Seat
-from services.sessions.store.log import LogStore
+from services.sessions.store.contexts import ContextStore
 from services.sessions.store.sessions import SessionRecord, Sessions
 
 MAX_CONTEXT_EVENTS = 200
@@ -44,8 +44,8 @@ class Grants:
         if described is None:
             return None
         session, environment = described
-        after_seq = min(seat.cached.get(state.id, 0), state.last_seq)
-        context, complete = await self._context(moved, after_seq)
+        known_seq = min(seat.cached.get(state.id, 0), state.last_seq)
+        after_seq, context, complete = await self._context(moved, known_seq)
         message = turns_pb2.TurnGrant(
             workspace_id=state.workspace_id,
             session=session,
@@ -56,6 +56,7 @@ class Grants:
             context=[event_message(event) for event in context],
             context_after_seq=after_seq,
             context_complete=complete,
+            context_starts_anew=after_seq > known_seq,
             traceparent=state.traceparent,
             environment_json=environment,
             interrupt_seq=state.interrupt_seq,
@@ -84,15 +85,16 @@ class Grants:
             self._kept.popitem(last=False)
         return session, environment
 
-    async def _context(self, moved: Moved, after_seq: int) -> tuple[Sequence[LoggedEvent], bool]:
+    async def _context(self, moved: Moved, after_seq: int) -> tuple[int, Sequence[LoggedEvent], bool]:
+        """Where the context that the runner needs begins, what fits of it, and whether that is all."""
         if after_seq >= moved.before.last_seq:
             events = [event for event in moved.events if event.in_context and event.seq > after_seq]
         else:
             async with self._database.read(moved.state.workspace_id) as tx:
-                events = await LogStore(tx).context(
+                after_seq, events = await ContextStore(tx).begin(
                     moved.state.id, after_seq, moved.state.last_seq, MAX_CONTEXT_EVENTS + 1
                 )
-        return _capped(events)
+        return after_seq, *_capped(events)
 
 
 def _capped(events: Sequence[LoggedEvent]) -> tuple[Sequence[LoggedEvent], bool]:

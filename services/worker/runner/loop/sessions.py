@@ -48,8 +48,8 @@ class TurnSessions:
         kept = self._cache.take(grant.session.id)
         if from_log:
             return await self._read_on(Conversation(), lease)
-        conversation = kept or Conversation()
-        if grant.context_after_seq > conversation.known_seq:
+        conversation = Conversation() if kept is None or grant.context_starts_anew else kept
+        if grant.context_after_seq > conversation.known_seq and not grant.context_starts_anew:
             # What was announced is gone by now.
             return await self._read_on(Conversation(), lease)
         for event in grant.context:
@@ -57,15 +57,19 @@ class TurnSessions:
         return conversation if grant.context_complete else await self._read_on(conversation, lease)
 
     async def _read_on(self, conversation: Conversation, lease: Lease) -> Conversation:
-        async for event in self.read_log(lease, conversation.known_seq):
+        async for event in self.read_log(lease, conversation.known_seq, from_compaction=True):
             conversation.apply_stored(event.seq, event.id, event.type, event.body)
         return conversation
 
-    async def read_log(self, lease: Lease, after_seq: int = 0) -> AsyncIterator[Event]:
-        """The context events of the log after a seq."""
+    async def read_log(
+        self, lease: Lease, after_seq: int = 0, *, from_compaction: bool = False
+    ) -> AsyncIterator[Event]:
+        """The context events of the log after a seq, or of what the newest compaction left of it."""
         while True:
             lease.check()
-            request = ReadTurnContextRequest(session_id=lease.session_id, after_seq=after_seq)
+            request = ReadTurnContextRequest(
+                session_id=lease.session_id, after_seq=after_seq, from_compaction=from_compaction
+            )
             try:
                 async for batch in self._turns.ReadTurnContext(request, timeout_seconds=lease.remaining_seconds()):
                     for event in batch.events:
