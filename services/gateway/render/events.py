@@ -1,4 +1,4 @@
-"""Public JSON of events: the stored bytes, but for two types in the published shape."""
+"""Public JSON of events: the stored bytes, but for three types in the published shape."""
 
 from __future__ import annotations
 
@@ -66,6 +66,9 @@ PUBLISHED_ERRORS = frozenset(
         "repository_clone_error",
     }
 )
+_PROJECTED = ("session.error", "session.usage", "agent.thread_context_compacted")
+# What published callers see of a compaction: that there was one. Its summary is a local field.
+_COMPACTION_KEYS = ("id", "type", "seq", "created_at", "processed_at", "session_thread_id")
 _RETRY_STATUS = {"retryable": "retrying", "not_retryable": "terminal"}
 
 
@@ -76,11 +79,13 @@ def is_published(event_type: str) -> bool:
 
 def render_event(event: Event, *, published: bool) -> bytes:
     """One event; the very object of the stored body where nothing differs."""
-    if not published or event.type not in ("session.error", "session.usage"):
+    if not published or event.type not in _PROJECTED:
         return event.body
     body = orjson.loads(event.body)
     if event.type == "session.error":
         body["error"] = _published_error(body.get("error") or {})
+    elif event.type == "agent.thread_context_compacted":
+        body = {key: body[key] for key in _COMPACTION_KEYS if key in body}
     else:
         body["usage"] = _published_usage(body.get("usage") or {})
     return orjson.dumps(body)
