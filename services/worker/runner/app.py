@@ -74,7 +74,7 @@ class Runner:
                     name: ToolDefinition(name, spec.description, spec.input_schema) for name, spec in TOOL_SPECS.items()
                 },
                 retry_policy=RetryPolicy(settings.model_attempts, settings.model_retry_seconds),
-                window_tokens=settings.model_window_tokens,
+                window_tokens=settings.context_window_tokens,
             ),
             self._cache,
             runner_id=self.runner_id,

@@ -45,7 +45,7 @@ def spoken(model: ScriptedModel, request: int) -> list[tuple[str, list[str]]]:
 async def test_a_context_near_its_window_goes_on_from_the_models_summary(platform: World) -> None:
     session = await platform.session()
     model = ScriptedModel([full("first"), say("what happened", input_tokens=900, output_tokens=7), say("second")])
-    async with platform.runner(model, model_window_tokens=WINDOW):
+    async with platform.runner(model, context_window_tokens=WINDOW):
         await platform.say(session, "one")
         await platform.until(session)
         await platform.say(session, "two")
@@ -80,7 +80,7 @@ async def test_a_context_near_its_window_goes_on_from_the_models_summary(platfor
 async def test_a_turn_that_fits_is_not_compacted(platform: World) -> None:
     session = await platform.session()
     model = ScriptedModel([say("first", input_tokens=700, output_tokens=20), say("second")])
-    async with platform.runner(model, model_window_tokens=WINDOW):
+    async with platform.runner(model, context_window_tokens=WINDOW):
         for text in ("one", "two"):
             await platform.say(session, text)
             log = await platform.until(session)
@@ -90,7 +90,7 @@ async def test_a_turn_that_fits_is_not_compacted(platform: World) -> None:
 async def test_what_came_after_the_vendors_count_is_estimated(platform: World) -> None:
     session = await platform.session()
     model = ScriptedModel([say("first", input_tokens=700, output_tokens=20), say("summary"), say("second")])
-    async with platform.runner(model, model_window_tokens=WINDOW):
+    async with platform.runner(model, context_window_tokens=WINDOW):
         await platform.say(session, "one")
         await platform.until(session)
         await platform.say(session, "x" * 300)
@@ -105,7 +105,7 @@ async def test_in_the_middle_of_a_task_calls_and_results_go_together(platform: W
     calls[-2] = full("")[1]
     model = ScriptedModel([calls, say("did a and b"), say("done")])
     sandboxes = PlayedSandboxes()
-    async with platform.runner(model, sandboxes, model_window_tokens=WINDOW):
+    async with platform.runner(model, sandboxes, context_window_tokens=WINDOW):
         await platform.say(session, "do a and b")
         log = await platform.until(session)
     assert len(sandboxes.calls) == 2
@@ -119,7 +119,7 @@ async def test_in_the_middle_of_a_task_calls_and_results_go_together(platform: W
 async def test_input_during_a_summary_comes_after_it_and_is_read_then(platform: World) -> None:
     session, gate = await platform.session(), Gate()
     model = ScriptedModel([full("first"), [wait_at(gate), *say("summary")], say("second")])
-    async with platform.runner(model, model_window_tokens=WINDOW):
+    async with platform.runner(model, context_window_tokens=WINDOW):
         await platform.say(session, "one")
         await platform.until(session)
         await platform.say(session, "two")
@@ -138,7 +138,7 @@ async def test_system_messages_outlive_compactions(platform: World) -> None:
     session = await platform.session()
     answers = [full("a"), say("s1"), full("b"), say("s2"), say("c")]
     model = ScriptedModel(answers)
-    async with platform.runner(model, model_window_tokens=WINDOW):
+    async with platform.runner(model, context_window_tokens=WINDOW):
         rule = {"type": "system.message", "content": [{"type": "text", "text": "in Japanese"}]}
         message = {"type": "user.message", "content": [{"type": "text", "text": "one"}]}
         await platform.clients.send(session, message, rule)
@@ -195,7 +195,7 @@ async def test_a_model_that_gives_no_summary_is_asked_the_question_itself(platfo
     wild = call(("bash", {"command": "x"}))
     model = ScriptedModel([full("first"), wild, refusal, [Stop(StopReason.END_TURN)], refusal, say("second")])
     sandboxes = PlayedSandboxes()
-    async with platform.runner(model, sandboxes, model_window_tokens=WINDOW):
+    async with platform.runner(model, sandboxes, context_window_tokens=WINDOW):
         for text in ("one", "two"):
             await platform.say(session, text)
             log = await platform.until(session)
@@ -207,7 +207,7 @@ async def test_a_model_that_gives_no_summary_is_asked_the_question_itself(platfo
 async def test_a_summary_can_be_interrupted(platform: World) -> None:
     session, gate = await platform.session(), Gate()
     model = ScriptedModel([full("first"), [wait_at(gate), *say("never")], say("summary"), say("third")])
-    async with platform.runner(model, model_window_tokens=WINDOW):
+    async with platform.runner(model, context_window_tokens=WINDOW):
         await platform.say(session, "one")
         await platform.until(session)
         await platform.say(session, "two")
@@ -227,7 +227,7 @@ async def test_a_busy_vendor_is_asked_for_the_summary_again(platform: World) -> 
     session = await platform.session()
     busy = ModelError(ModelErrorKind.OVERLOADED, "busy", status=529)
     model = ScriptedModel([full("first"), [busy], say("summary"), say("second")])
-    async with platform.runner(model, model_window_tokens=WINDOW):
+    async with platform.runner(model, context_window_tokens=WINDOW):
         for text in ("one", "two"):
             await platform.say(session, text)
             log = await platform.until(session)
@@ -239,7 +239,7 @@ async def test_a_busy_vendor_is_asked_for_the_summary_again(platform: World) -> 
 async def test_another_runner_goes_on_from_the_summary(platform: World) -> None:
     session = await platform.session()
     first = ScriptedModel([full("first"), say("summary"), say("second")])
-    async with platform.runner(first, model_window_tokens=WINDOW):
+    async with platform.runner(first, context_window_tokens=WINDOW):
         for text in ("one", "two"):
             await platform.say(session, text)
             await platform.until(session)
@@ -257,7 +257,7 @@ async def test_another_runner_goes_on_from_the_summary(platform: World) -> None:
 @pytest.mark.parametrize("point", ["mid_request", "answered", "stored"])
 async def test_a_runner_that_dies_around_a_summary_loses_nothing(platform: World, point: str) -> None:
     session = await platform.session()
-    async with platform.runner_process(f"runner.compaction.{point}=kill", MODEL_WINDOW_TOKENS="800") as process:
+    async with platform.runner_process(f"runner.compaction.{point}=kill", CONTEXT_WINDOW_TOKENS="800") as process:
         await platform.say(session, f"LEN:3 {'word ' * 600}")
         await platform.until(session)
         await platform.say(session, "LEN:5 and then")
@@ -265,7 +265,7 @@ async def test_a_runner_that_dies_around_a_summary_loses_nothing(platform: World
     await platform.say(session, "LEN:7 at last")
     stored = point == "stored"
     model = ScriptedModel([say("both")] if stored else [say("summary"), say("both")])
-    async with platform.runner(model, model_window_tokens=800):
+    async with platform.runner(model, context_window_tokens=800):
         log = await platform.until(session)
     (compacted,) = of(log, COMPACTED)
     assert stored == ("demo model" in text_of(compacted))
