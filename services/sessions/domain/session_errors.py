@@ -134,6 +134,18 @@ class BudgetCreateOnly(FailedPrecondition):
     reason = "BUDGET_CREATE_ONLY"
 
 
+class BudgetNotRaised(FailedPrecondition):
+    """A new ceiling has to be over what the session spent."""
+
+    reason = "BUDGET_NOT_RAISED"
+
+
+class BudgetReached(FailedPrecondition):
+    """A session at its ceiling takes nothing that would start work."""
+
+    reason = "BUDGET_REACHED"
+
+
 class VaultNotFound(InvalidArgument):
     """A vault id names no vault. It is part of a body, so the answer is a 400."""
 

@@ -105,6 +105,8 @@ class SessionState:
     pending: tuple[PendingCall, ...] = ()
     stop_reason: str = ""
     usage: TokenUsage = TokenUsage()
+    # The same by model and with its cost, as `domain/cost.py` writes it.
+    spend: str = "[]"
     active_seconds: float = 0.0
     running_since: datetime | None = None
     traceparent: str = ""

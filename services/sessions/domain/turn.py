@@ -31,7 +31,8 @@ from typing import Any
 
 import orjson
 
-from services.sessions.domain import compaction, inputs, turn_events
+from services.sessions.domain import budget, compaction, inputs, turn_events
+from services.sessions.domain.cost import Charge, read_spend
 from services.sessions.domain.inbound import ClientEvent
 from services.sessions.domain.leftovers import ENDED_TEXT, closing_events
 from services.sessions.domain.log import Draft, LoggedEvent
@@ -63,6 +64,7 @@ class EndKind(StrEnum):
     RETRIES_EXHAUSTED = "retries_exhausted"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
+    BUDGET_REACHED = "budget_reached"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ class TurnAppend:
     end: End | None = None
     # Ids of `events` that are in the log already. Left out until a repeat shows.
     stored_ids: frozenset[str] | None = None
+    # `usage` by model, priced.
+    charges: tuple[Charge, ...] = ()
 
 
 class MayBeRepeat(Exception):
@@ -100,7 +104,7 @@ def append_client_events(
         raise SessionEnded(f"Session {state.id} has ended and takes no events.", session_id=state.id)
     _check_threads(state, events)
     move = Move(state, now, new_id)
-    for event in events:
+    for event in budget.admitted(state, events):
         inputs.take(move, Draft(new_id(), event.type, orjson.dumps(event.fields)), event, traceparent)
     if phase_of(move.state) is Phase.PARKED and move.state.pending != state.pending:
         move.write_waiting()
@@ -138,6 +142,7 @@ def append_turn_events(state: SessionState, command: TurnAppend, now: datetime, 
         move.append(draft)
     if command.usage is not None and (fresh or not command.events):
         move.state.usage = move.state.usage + command.usage
+        move.state.spend = read_spend(move.state.spend).plus(command.charges).dump()
     if command.end is not None:
         move.ended = _END_TABLE[command.end.kind](move, command.end)
     return move.finish()
@@ -279,12 +284,18 @@ def delete(
     return move.finish()
 
 
-def tell_update(state: SessionState, changed: Mapping[str, Any], now: datetime, new_id: NewId) -> Moved:
-    """Writes session.updated with the fields that changed."""
+def tell_update(
+    state: SessionState, changed: Mapping[str, Any], now: datetime, new_id: NewId, *, traceparent: str = ""
+) -> Moved:
+    """Writes session.updated with the fields that changed; a budget that is no longer reached ends its pause."""
     if phase_of(state) is Phase.ENDED:
         raise SessionEnded(f"Session {state.id} has ended and can't be changed.", session_id=state.id)
     move = Move(state, now, new_id)
     move.write("session.updated", dict(changed))
+    if "budget" in changed:
+        move.state.budget = orjson.dumps(changed["budget"]).decode()
+        if budget.is_paused(move.state):
+            move.begin_turn(traceparent)
     move.state.revision += 1
     return move.finish()
 
@@ -335,6 +346,14 @@ def _end_parked(move: Move, end: End) -> bool:
     return _end_or_go_on(move, End(EndKind.INTERRUPTED))
 
 
+def _end_at_ceiling(move: Move, _end: End) -> bool:
+    # An interrupt is obeyed first, and a ceiling that was raised meanwhile is none.
+    if move.state.interrupt_seq or not budget.is_reached(move.state):
+        return False
+    move.close_turn(budget.BUDGET_REACHED)
+    return True
+
+
 _END_TABLE: dict[EndKind, Callable[[Move, End], bool]] = {
     EndKind.END_TURN: _end_or_go_on,
     EndKind.REFUSAL: _end_or_go_on,
@@ -342,4 +361,5 @@ _END_TABLE: dict[EndKind, Callable[[Move, End], bool]] = {
     EndKind.RETRIES_EXHAUSTED: _end_failed,
     EndKind.FAILED: _end_failed,
     EndKind.REQUIRES_ACTION: _end_parked,
+    EndKind.BUDGET_REACHED: _end_at_ceiling,
 }

@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from services.sessions.domain.cost import read_spend
 from services.sessions.domain.session_state import CallKind, PendingCall, SessionState
 
 # What a call gets as its result where an interrupt came before the answer.
@@ -20,6 +21,7 @@ def usage_fields(state: SessionState) -> dict[str, Any]:
     """A snapshot of what the session spent."""
     usage = state.usage
     budget = orjson.loads(state.budget) if state.budget else None
+    cents = read_spend(state.spend).cents
     return {
         "usage": {
             "input_tokens": usage.input_tokens,
@@ -30,6 +32,7 @@ def usage_fields(state: SessionState) -> dict[str, Any]:
                 "ephemeral_1h_input_tokens": usage.cache_creation_1h_input_tokens,
             },
             "active_seconds": round(state.active_seconds, 3),
+            **({} if cents is None else {"list_cost": cents}),
             "budget": budget,
             "server_tool_use": {"web_search_requests": 0, "web_fetch_requests": 0},
         },

@@ -12,6 +12,7 @@ import orjson
 
 from kit.postgres import Tx
 from kit.rpc.context import current_context
+from kit.telemetry import traceparent
 from managed_agents.sessions.v1.sessions_pb2 import (
     ArchiveSessionRequest,
     ArchiveSessionResponse,
@@ -31,6 +32,7 @@ from managed_agents.sessions.v1.sessions_pb2 import (
 )
 from managed_agents.sessions.v1.sessions_pb2_grpc import SessionsServiceServicer
 from services.sessions.domain import budget, turn
+from services.sessions.domain.cost import Prices
 from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, LOCAL_PROVIDER
 from services.sessions.domain.metadata import merge_metadata
 from services.sessions.domain.move import Moved
@@ -66,6 +68,7 @@ class SessionsHandlers(SessionsServiceServicer):
         workspace_provider: str = LOCAL_PROVIDER,
         providers: Collection[str] = (LOCAL_PROVIDER,),
         default_engine: str = BUILTIN_ENGINE,
+        prices: Prices | None = None,
     ) -> None:
         """`providers` are the sandbox backends that runners have; `workspace_provider` serves by default."""
         self._operations = operations
@@ -74,6 +77,7 @@ class SessionsHandlers(SessionsServiceServicer):
         self._workspace_provider = workspace_provider
         self._providers = providers
         self._default_engine = default_engine
+        self._prices = prices or Prices({})
         self._saved_agents = SavedAgents()
         self._reads = SharedReads(operations.database, lambda tx, ids: Sessions(tx).get_some(ids))
 
@@ -122,6 +126,8 @@ class SessionsHandlers(SessionsServiceServicer):
                 raise SessionEnded(f"Session {state.id} has ended and can't be changed.", session_id=state.id)
             record = await _record(unit.tx, state.id)
             change = _Change(record, patch, is_running=state.turn_state is not TurnState.NONE)
+            if patch.has_budget:
+                change.change_budget(state, record, patch.budget, self._prices)
             if change.told is not None:
                 await Sessions(unit.tx).change(
                     state.id,
@@ -129,8 +135,10 @@ class SessionsHandlers(SessionsServiceServicer):
                     metadata=change.metadata,
                     agent_document=change.agent_document,
                     agent_model=record.row.agent_model,
+                    budget=change.budget,
                 )
-                await unit.apply(turn.tell_update(state, change.told, unit.now, new_event_id))
+                told = turn.tell_update(state, change.told, unit.now, new_event_id, traceparent=traceparent())
+                await unit.apply(told)
             return UpdateSessionResponse(session=await self._read(unit, state.id))
 
     async def ArchiveSession(self, request: ArchiveSessionRequest, context: Any) -> ArchiveSessionResponse:
@@ -163,7 +171,14 @@ class SessionsHandlers(SessionsServiceServicer):
         return CreateSessionResponse(session=session_message(admitted.record(state), unit.now))
 
     async def _insert(self, tx: Tx, new: NewSession, now: datetime) -> tuple[Admitted, SessionState]:
-        admitted = await admit(tx, new, now, workspace_provider=self._workspace_provider, providers=self._providers)
+        admitted = await admit(
+            tx,
+            new,
+            now,
+            workspace_provider=self._workspace_provider,
+            providers=self._providers,
+            prices=self._prices,
+        )
         await Sessions(tx).insert(admitted.row)
         return admitted, admitted.state(tx.workspace_id)
 
@@ -179,8 +194,7 @@ class _Change:
         # The changed fields as session.updated shows them; None where nothing changed.
         self.told: dict[str, Any] | None = None
         self.title, self.metadata, self.agent_document = row.title, row.metadata, row.agent_document
-        if patch.has_budget:
-            budget.refuse_at_update(patch.budget)
+        self.budget = row.budget
         if patch.has_title and patch.title != row.title:
             self.title = patch.title
             self._tell(title=patch.title)
@@ -194,6 +208,13 @@ class _Change:
                     session_id=row.id,
                 )
             self._change_agent(record, patch.agent)
+
+    def change_budget(self, state: SessionState, record: SessionRecord, wanted: Any, prices: Prices) -> None:
+        """Raises, lowers or removes the ceiling of a locked session."""
+        after = budget.at_update(state, wanted, [orjson.loads(record.agent_model)["id"]], prices)
+        if after != self.budget:
+            self.budget = after
+            self._tell(budget=wanted)
 
     def _tell(self, **changed: Any) -> None:
         self.told = (self.told or {}) | changed

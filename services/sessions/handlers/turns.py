@@ -12,7 +12,8 @@ from kit.errors import InvalidArgument
 from kit.ids import is_id
 from kit.rpc.context import current_context
 from managed_agents.sessions.v1 import events_pb2, sessions_pb2, turns_pb2, turns_pb2_grpc
-from services.sessions.domain import turn
+from services.sessions.domain import budget, turn
+from services.sessions.domain.cost import Prices
 from services.sessions.domain.log import Draft, LoggedEvent, MalformedFields, read_fields
 from services.sessions.domain.move import Moved
 from services.sessions.domain.session_state import PendingCall, TokenUsage
@@ -37,6 +38,7 @@ _END_KINDS = {
     turns_pb2.TURN_END_KIND_RETRIES_EXHAUSTED: turn.EndKind.RETRIES_EXHAUSTED,
     turns_pb2.TURN_END_KIND_FAILED: turn.EndKind.FAILED,
     turns_pb2.TURN_END_KIND_INTERRUPTED: turn.EndKind.INTERRUPTED,
+    turns_pb2.TURN_END_KIND_BUDGET_REACHED: turn.EndKind.BUDGET_REACHED,
 }
 _EVENT_TYPE = re.compile(r"[a-z_]+(\.[a-z_]+)+")
 
@@ -44,8 +46,9 @@ _EVENT_TYPE = re.compile(r"[a-z_]+(\.[a-z_]+)+")
 class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
     """The rpcs of runners."""
 
-    def __init__(self, operations: Operations) -> None:
+    def __init__(self, operations: Operations, prices: Prices | None = None) -> None:
         self._operations = operations
+        self._prices = prices or Prices({})
         self._giving_back: set[asyncio.Task[None]] = set()
 
     async def ClaimTurns(
@@ -78,9 +81,12 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
         drafts, fields = _drafts(request)
         end = await self._end(workspace_id, request, fields) if request.HasField("end") else None
         usage = _usage(request)
+        charges = tuple(
+            self._prices.charge(entry.model_id, _token_usage(entry.usage), entry.asked_as) for entry in request.usage
+        )
 
         def decide(state: Any, now: Any, stored: frozenset[str] | None) -> Moved:
-            command = turn.TurnAppend(request.epoch, request.known_seq, drafts, usage, end, stored)
+            command = turn.TurnAppend(request.epoch, request.known_seq, drafts, usage, end, stored, charges)
             return turn.append_turn_events(state, command, now, new_event_id)
 
         moved = await self._operations.move(
@@ -91,6 +97,7 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
             relaxed=request.relaxed_durability and end is None,
         )
         response = turns_pb2.AppendTurnEventsResponse(last_seq=moved.state.last_seq, ended=moved.ended)
+        response.budget_reached = budget.is_reached(moved.state)
         if moved.state.input_seq > request.known_seq:
             # Also where the turn is over: the runner keeps the context for the next one.
             response.new_events.extend(await self._new_events(workspace_id, moved, request))

@@ -12,6 +12,7 @@ from datetime import datetime
 from kit.clock import Clock
 from kit.postgres import Database
 from managed_agents.sessions.v1 import sessions_pb2, turns_pb2
+from services.sessions.domain import budget
 from services.sessions.domain.log import LoggedEvent
 from services.sessions.domain.move import Moved
 from services.sessions.domain.session_state import SessionState
@@ -60,6 +61,7 @@ class Grants:
             traceparent=state.traceparent,
             environment_json=environment,
             interrupt_seq=state.interrupt_seq,
+            budget_reached=budget.is_reached(state),
         )
         message.session.last_seq = state.last_seq
         # A runner tells by it whether this turn answers calls that waited, or comes after a failed one.

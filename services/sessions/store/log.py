@@ -31,14 +31,15 @@ WITH saved AS ( -- platform-wide: each row brings the workspace that its session
         input_tokens = m.input_tokens, output_tokens = m.output_tokens,
         cache_read_input_tokens = m.cache_read_input_tokens,
         cache_creation_5m_input_tokens = m.cache_creation_5m_input_tokens,
-        cache_creation_1h_input_tokens = m.cache_creation_1h_input_tokens, active_seconds = m.active_seconds,
+        cache_creation_1h_input_tokens = m.cache_creation_1h_input_tokens, spend = m.spend,
+        active_seconds = m.active_seconds,
         running_since = m.running_since, traceparent = m.traceparent, version = m.version
     FROM json_to_recordset(%(sessions)s::json) AS m(
         workspace_id text, id text, revision integer, archived_at timestamptz, deleted_at timestamptz,
         updated_at timestamptz, status text, last_seq bigint, input_seq bigint, turn_epoch bigint, turn_state text,
         turn_attempt integer, turn_holder text, interrupt_seq bigint, unread text, pending text, stop_reason text,
         input_tokens bigint, output_tokens bigint, cache_read_input_tokens bigint,
-        cache_creation_5m_input_tokens bigint, cache_creation_1h_input_tokens bigint,
+        cache_creation_5m_input_tokens bigint, cache_creation_1h_input_tokens bigint, spend text,
         active_seconds double precision, running_since timestamptz, traceparent text, version bigint)
     -- The ids once more by themselves: the planner can't know how few rows the JSON holds.
     WHERE s.id = ANY(%(ids)s) AND s.id = m.id AND s.workspace_id = m.workspace_id AND s.version = m.version - 1

@@ -35,6 +35,7 @@ _STATE_COLUMNS = (
     *("archived_at", "deleted_at", "status", "last_seq", "input_seq", "turn_epoch", "turn_state", "turn_attempt"),
     *("turn_holder", "interrupt_seq", "unread", "pending", "stop_reason"),
     *_TOKEN_COLUMNS,
+    "spend",
     *("active_seconds", "running_since", "traceparent", "version"),
 )
 
@@ -53,7 +54,7 @@ class TurnStore:
                    revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
                    turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
                    cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
-                   active_seconds, running_since, traceparent, version
+                   spend, active_seconds, running_since, traceparent, version
             FROM sessions WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND deleted_at IS NULL
             FOR NO KEY UPDATE
             """,
@@ -69,7 +70,7 @@ class TurnStore:
                    revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
                    turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
                    cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
-                   active_seconds, running_since, traceparent, version
+                   spend, active_seconds, running_since, traceparent, version
             -- platform-wide: one commit serves many workspaces; the caller compares each one's own
             FROM sessions WHERE id = ANY(%(ids)s) AND deleted_at IS NULL
             ORDER BY id
@@ -171,6 +172,7 @@ def session_values(state: SessionState) -> dict[str, Any]:
         "cache_read_input_tokens": usage.cache_read_input_tokens,
         "cache_creation_5m_input_tokens": usage.cache_creation_5m_input_tokens,
         "cache_creation_1h_input_tokens": usage.cache_creation_1h_input_tokens,
+        "spend": state.spend,
         "active_seconds": state.active_seconds,
         "running_since": state.running_since,
         "traceparent": state.traceparent,
