@@ -191,7 +191,7 @@ def write_end(journal: Journal, start_id: str, answer: Answer, model_id: str, *,
     fields = {"model_request_start_id": start_id, "model_usage": model_usage, "is_error": is_error}
     journal.add("span.model_request_end", fields)
     if usage != TokenUsage():
-        journal.spend(_model_used(answer, model_id), usage)
+        journal.spend(_model_used(answer, model_id), usage, asked_as=model_id)
 
 
 def _model_used(answer: Answer, model_id: str) -> str:

@@ -56,6 +56,8 @@ class Journal:
         self.interrupt_seq = 0
         # Whether the session's budget is spent, as the service told last; None before its first answer.
         self.budget_reached: bool | None = None
+        # The vendor's id of what agents call `default`, and price lists may call so too.
+        self.default_model = ""
         self.on_answer: Callable[[], None] = _nothing
         self.on_failure: Callable[[Exception], None] = _nothing
 
@@ -68,8 +70,8 @@ class Journal:
         self._start_timer()
         return event_id
 
-    def spend(self, model_id: str, usage: TokenUsage) -> None:
-        """Count what a model request cost, with the events that wait."""
+    def spend(self, model_id: str, usage: TokenUsage, *, asked_as: str = "") -> None:
+        """Count what a request to a model cost, with the events that wait; it may answer under another name."""
         tokens = Usage(
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
@@ -77,7 +79,8 @@ class Journal:
             cache_creation_5m_input_tokens=usage.cache_creation_5m_input_tokens,
             cache_creation_1h_input_tokens=usage.cache_creation_1h_input_tokens,
         )
-        self._usage.append(ModelUsage(model_id=model_id, usage=tokens))
+        names = [name for name in (asked_as, "default" if asked_as == self.default_model else "") if name]
+        self._usage.append(ModelUsage(model_id=model_id, usage=tokens, asked_as=names))
 
     @property
     def has_uncharged_usage(self) -> bool:

@@ -190,6 +190,7 @@ class Evaluator:
 
     async def _ask_once(self, model: Model, messages: list[Message]) -> Answer:
         model_id = model.resolve(self.model_id)
+        self.journal.default_model = model.access.default_model
         request = ModelRequest(model_id, grading.SYSTEM, messages, (grading.TOOL,))
         answer = Answer()
 
@@ -212,7 +213,7 @@ class Evaluator:
             if answer.usage != TokenUsage():
                 self.usage = _sum(self.usage, answer.usage)
                 answered = answer.stop.model_id if answer.stop is not None else None
-                self.journal.spend(answered or model_id, answer.usage)
+                self.journal.spend(answered or model_id, answer.usage, asked_as=model_id)
         if answer.stop is None:
             raise broke_off()
         return answer

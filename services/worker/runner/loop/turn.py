@@ -273,6 +273,7 @@ class Turn:
         if self._toolbox.uses_sandbox:
             system = f"{system}\n\n{SANDBOX_NOTE}"
         model_id = model.resolve(self._profile.model_id)
+        self._journal.default_model = model.access.default_model
         options = {"speed": self._profile.speed, "cache_key": self.lease.session_id}
         if self._compactor.is_due(model_id, system):
             with suppress(NoSummary):
