@@ -38,7 +38,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 async def build(settings: Settings | None = None) -> Service:
     """One replica, in the order in which its parts start."""
     settings = settings or load(Settings)
-    dsn, prices = settings.database_dsn(), settings.prices()
+    dsn, prices, has_grader = settings.database_dsn(), settings.prices(), settings.has_grader()
     clock = SystemClock()
     database = Database(dsn, SCHEMA, max_connections=settings.database_connections)
     nats = await connect(settings.nats_server(), SCHEMA)
@@ -50,8 +50,8 @@ async def build(settings: Settings | None = None) -> Service:
     server = Server(settings.listen_address(), service=SCHEMA, internal_token=settings.internal_token())
     server.add(add_AgentsServiceServicer_to_server, AgentsHandler(database, clock))
     server.add(add_EnvironmentsServiceServicer_to_server, EnvironmentsHandler(database, clock))
-    server.add(add_SessionsServiceServicer_to_server, SessionsHandlers(operations, prices=prices))
-    server.add(add_EventsServiceServicer_to_server, EventsHandlers(operations))
+    server.add(add_SessionsServiceServicer_to_server, SessionsHandlers(operations, prices=prices, has_grader=has_grader))
+    server.add(add_EventsServiceServicer_to_server, EventsHandlers(operations, has_grader=has_grader))
     server.add(add_TurnsServiceServicer_to_server, TurnsHandlers(operations, prices))
 
     async def hear_hints() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kit.errors import InvalidArgument
 from services.sessions.domain.content import (
     MESSAGE_BLOCKS,
     RESULT_BLOCKS,
@@ -85,7 +86,7 @@ def validate_events(events: Any, *, initial: bool, published: bool) -> list[Clie
         )
     accepted = [_validate_live(event, f"events.{index}") for index, event in enumerate(events)]
     _check_system_message_place(accepted, published)
-    _refuse_outcomes(accepted, "events")
+    _refuse_second_outcome(accepted, "events", InvalidDefineOutcome)
     return accepted
 
 
@@ -110,7 +111,7 @@ def _validate_initial(events: Any) -> list[ClientEvent]:
             accepted.append(ClientEvent(event["type"], _FIELDS[event["type"]](event, field)))
         except (InvalidRequest, UnknownField) as refusal:
             raise InvalidInitialEvents(refusal.message, field=refusal.field) from None
-    _refuse_outcomes(accepted, "initial_events")
+    _refuse_second_outcome(accepted, "initial_events", InvalidInitialEvents)
     return accepted
 
 
@@ -154,13 +155,23 @@ def _check_system_message_place(events: list[ClientEvent], published: bool) -> N
     normalise_content(events[place].fields["content"], f"events.{place}.content", allowed=TEXT_BLOCKS)
 
 
-def _refuse_outcomes(events: list[ClientEvent], field: str) -> None:
+def refuse_ungraded(events: list[ClientEvent], field: str) -> None:
+    """Refuses outcomes where the platform runs without a grader."""
     for index, event in enumerate(events):
         if event.type == USER_DEFINE_OUTCOME:
             raise OutcomeGraderUnavailable(
                 f"{field}.{index} declares an outcome, and no grader is configured that could measure it.",
                 field=f"{field}.{index}",
             )
+
+
+def _refuse_second_outcome(events: list[ClientEvent], field: str, refusal: type[InvalidArgument]) -> None:
+    places = [index for index, event in enumerate(events) if event.type == USER_DEFINE_OUTCOME]
+    if len(places) > 1:
+        path = f"{field}.{places[1]}"
+        raise refusal(
+            f"{path} declares a second outcome; a session works towards one outcome at a time.", field=path
+        )
 
 
 def _message_fields(event: dict[str, Any], field: str) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import orjson
 
-from services.sessions.domain import answers
+from services.sessions.domain import answers, outcome
 from services.sessions.domain.inbound import (
     SYSTEM_MESSAGE,
     USER_CUSTOM_TOOL_RESULT,
+    USER_DEFINE_OUTCOME,
     USER_INTERRUPT,
     USER_MESSAGE,
     USER_TOOL_CONFIRMATION,
@@ -17,7 +18,7 @@ from services.sessions.domain.inbound import (
 from services.sessions.domain.log import Draft
 from services.sessions.domain.move import END_TURN, Move, Signal
 from services.sessions.domain.session_errors import InvalidSystemMessage
-from services.sessions.domain.session_state import Phase, TurnState, phase_of
+from services.sessions.domain.session_state import Phase, TurnState, UnreadInput, phase_of
 
 
 def take(move: Move, draft: Draft, event: ClientEvent, traceparent: str) -> None:
@@ -42,6 +43,20 @@ def _queue(move: Move, draft: Draft, _event: ClientEvent, _traceparent: str) -> 
         move.signal = move.signal or Signal(state.turn_holder, state.id, state.turn_epoch)
 
 
+def _declare(move: Move, draft: Draft, event: ClientEvent, traceparent: str) -> None:
+    # Taken on receipt, so never shown as unread; but a turn that runs has yet to read it.
+    outcome.require_free(move.state.outcome, move.state.id)
+    logged = move.append_input(outcome.identified(draft, event.fields))
+    outcome.declare(move, logged, draft, event.fields)
+    state = move.state
+    if phase_of(state) is Phase.IDLE:
+        move.begin_turn(traceparent)
+    elif not move.running_is_due:
+        state.unread += (UnreadInput(logged.seq, starts_turn=True),)
+        if state.turn_state is TurnState.LEASED:
+            move.signal = move.signal or Signal(state.turn_holder, state.id, state.turn_epoch)
+
+
 def _refuse_while_parked(move: Move, _draft: Draft, _event: ClientEvent, _traceparent: str) -> None:
     raise InvalidSystemMessage(
         "A session that waits for answers takes no system.message; answer the pending calls first.",
@@ -53,7 +68,8 @@ def _interrupt_waiting(move: Move, draft: Draft, event: ClientEvent, traceparent
     if move.state.turn_attempt or move.state.pending:
         _interrupt_held(move, draft, event, traceparent)
         return
-    move.append_input(draft)
+    logged = move.append_input(draft)
+    outcome.close_interrupted(move, logged.seq)
     if not move.input_waits():
         move.close_turn(END_TURN)
 
@@ -67,8 +83,9 @@ def _interrupt_held(move: Move, draft: Draft, _event: ClientEvent, _traceparent:
 
 
 def _interrupt_parked(move: Move, draft: Draft, _event: ClientEvent, traceparent: str) -> None:
-    move.append_input(draft)
+    logged = move.append_input(draft)
     move.give_up_calls()
+    outcome.close_interrupted(move, logged.seq)
     if move.input_waits():
         move.begin_turn(traceparent)
     else:
@@ -94,5 +111,6 @@ _CLIENT_TABLE: dict[tuple[Phase, str], Callable[[Move, Draft, ClientEvent, str],
     (Phase.READY, USER_INTERRUPT): _interrupt_waiting,
     (Phase.LEASED, USER_INTERRUPT): _interrupt_held,
     (Phase.PARKED, USER_INTERRUPT): _interrupt_parked,
+    **{(phase, USER_DEFINE_OUTCOME): _declare for phase in Phase},
     **{(phase, answer): _answer for phase in Phase for answer in (USER_TOOL_CONFIRMATION, USER_CUSTOM_TOOL_RESULT)},
 }

@@ -31,6 +31,10 @@ CONTEXT_TYPES = frozenset(
         "agent.mcp_tool_result",
         "agent.custom_tool_use",
         "agent.thread_context_compacted",
+        # How far the outcome is: whether the next thing to do is to measure it.
+        "span.outcome_evaluation_start",
+        "span.outcome_evaluation_ongoing",
+        "span.outcome_evaluation_end",
         # Which inputs an answer had read (`context_seq`), and whether a request has no end: a
         # runner rebuilds its context, and what a crash left open, from these.
         "span.model_request_start",

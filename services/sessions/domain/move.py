@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from services.sessions.domain import answers, turn_events
+from services.sessions.domain import answers, outcome, turn_events
 from services.sessions.domain.log import Draft, LoggedEvent, render
 from services.sessions.domain.session_state import SessionState, Status, TurnState, UnreadInput
 
@@ -47,6 +47,8 @@ class Moved:
     signal: Signal | None = None
     # Whether the turn that a runner appended to is over.
     ended: bool = False
+    # What is new in the session's list of outcome evaluations, each with its `outcome_id`.
+    outcome_changes: tuple[dict[str, Any], ...] = ()
 
     @property
     def turn_moved(self) -> bool:
@@ -68,6 +70,7 @@ class Move:
         self.read: list[int] = []
         self.signal: Signal | None = None
         self.ended = False
+        self.outcome_changes: list[dict[str, Any]] = []
         # A turn begins before its running events are written: they follow the whole request.
         self.running_is_due = False
 
@@ -84,6 +87,7 @@ class Move:
             moved_at=self.now,
             signal=self.signal,
             ended=self.ended,
+            outcome_changes=tuple(self.outcome_changes),
         )
 
     def append(self, draft: Draft, *, read: bool = True) -> LoggedEvent:
@@ -158,6 +162,7 @@ class Move:
     def close_turn(self, stop_reason: dict[str, Any], stop_details: Any = None) -> None:
         """Ends the turn: the only way from running to idle."""
         self.write_running()
+        outcome.close_with_turn(self, stop_reason)
         self.stop_running()
         self.state.turn_state = TurnState.NONE
         self.state.interrupt_seq = 0
@@ -167,6 +172,7 @@ class Move:
 
     def park_turn(self, stop_details: Any = None) -> None:
         """Ends the turn for now: `state.pending` says which answers it waits for."""
+        outcome.close_parked(self)
         self.stop_running()
         self.state.turn_state = TurnState.NONE
         self.state.status = Status.REQUIRES_ACTION
@@ -179,6 +185,7 @@ class Move:
 
     def revoke_turn(self) -> None:
         """Takes the turn from whoever holds it."""
+        outcome.close_ended(self)
         state = self.state
         if state.turn_state is TurnState.LEASED:
             self.signal = Signal(state.turn_holder, state.id, state.turn_epoch, revoked=True)

@@ -104,6 +104,12 @@ class OutcomeGraderUnavailable(InvalidArgument):
     reason = "OUTCOME_GRADER_UNAVAILABLE"
 
 
+class OutcomeActive(FailedPrecondition):
+    """The session works towards an outcome, and takes one at a time."""
+
+    reason = "OUTCOME_ACTIVE"
+
+
 class BudgetInvalidShape(InvalidArgument):
     """`budget` is not a limit object."""
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, StrEnum
 
+from services.sessions.domain.outcome import Outcome
+
 
 class Status(StrEnum):
     """The local vocabulary of a session's status."""
@@ -109,6 +111,8 @@ class SessionState:
     spend: str = "[]"
     active_seconds: float = 0.0
     running_since: datetime | None = None
+    # The newest outcome, whatever became of it.
+    outcome: Outcome | None = None
     traceparent: str = ""
     # Counts the moves that were saved.
     version: int = 0

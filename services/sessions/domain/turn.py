@@ -37,6 +37,7 @@ from services.sessions.domain.inbound import ClientEvent
 from services.sessions.domain.leftovers import ENDED_TEXT, closing_events
 from services.sessions.domain.log import Draft, LoggedEvent
 from services.sessions.domain.move import END_TURN, RETRIES_EXHAUSTED, Move, Moved
+from services.sessions.domain.outcome import close_ended, close_interrupted, follow_evaluation, follow_request
 from services.sessions.domain.session_errors import InvalidRequest, SessionEnded, SessionRunning
 from services.sessions.domain.session_state import (
     PendingCall,
@@ -154,6 +155,9 @@ def _follow(move: Move, draft: Draft, known_seq: int) -> None:
     if event_type == "span.model_request_start":
         known_seq = compaction.read_up_to(draft, known_seq)
         move.mark_read(known_seq)
+        follow_request(move, known_seq)
+    elif event_type.startswith("span.outcome_evaluation_"):
+        follow_evaluation(move, draft)
     elif event_type == compaction.COMPACTED:
         compaction.check(draft, move.state.last_seq)
     elif event_type == "session.status_rescheduled":
@@ -256,6 +260,7 @@ def archive(state: SessionState, now: datetime, new_id: NewId, tail: Sequence[Lo
     if state.archived_at is None:
         _refuse_running(state)
         move.close_open(closing_events(tail, ENDED_TEXT))
+        close_ended(move)
         if state.status is Status.REQUIRES_ACTION:
             move.state.status = Status.IDLE
         move.state.pending = ()
@@ -319,6 +324,8 @@ def _answer_repeat(state: SessionState, command: TurnAppend) -> Moved:
 
 
 def _end_or_go_on(move: Move, end: End) -> bool:
+    if end.kind is EndKind.INTERRUPTED:
+        close_interrupted(move, move.state.interrupt_seq)
     if move.input_waits():
         move.state.interrupt_seq = 0
         move.state.turn_attempt = 1

@@ -4,7 +4,7 @@ The order of refusals is the order of the request: agent, overrides, what the ag
 needs, budget, environment, its sandbox.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -47,8 +47,8 @@ class Admitted:
             budget=self.row.budget,
         )
 
-    def record(self, state: SessionState) -> SessionRecord:
-        """What a read of it would find once it stands in `state`."""
+    def record(self, state: SessionState, outcomes: Sequence[dict[str, Any]] = ()) -> SessionRecord:
+        """What a read of it would find once it stands in `state` and has declared these outcomes."""
         row = self.row
         return SessionRecord(
             SessionRow(
@@ -70,7 +70,7 @@ class Admitted:
                 loop_engine=row.loop_engine,
                 deployment_id="",
                 budget=row.budget,
-                outcome_evaluations="[]",
+                outcome_evaluations=orjson.dumps(outcomes).decode() if outcomes else "[]",
                 thread_id=row.thread_id,
                 archived_at=None,
                 deleted_at=None,

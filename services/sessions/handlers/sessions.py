@@ -4,7 +4,7 @@ Each write is one transaction. What moves a session's turn or log goes through
 `operations`, under the session's lock; a refusal leaves nothing behind.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -34,6 +34,7 @@ from managed_agents.sessions.v1.sessions_pb2_grpc import SessionsServiceServicer
 from services.sessions.domain import budget, turn
 from services.sessions.domain.cost import Prices
 from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, LOCAL_PROVIDER
+from services.sessions.domain.inbound import refuse_ungraded
 from services.sessions.domain.metadata import merge_metadata
 from services.sessions.domain.move import Moved
 from services.sessions.domain.overrides import refuse_unavailable, replace_tools, without_effort
@@ -68,6 +69,7 @@ class SessionsHandlers(SessionsServiceServicer):
         workspace_provider: str = LOCAL_PROVIDER,
         providers: Collection[str] = (LOCAL_PROVIDER,),
         default_engine: str = BUILTIN_ENGINE,
+        has_grader: bool = True,
         prices: Prices | None = None,
     ) -> None:
         """`providers` are the sandbox backends that runners have; `workspace_provider` serves by default."""
@@ -77,6 +79,7 @@ class SessionsHandlers(SessionsServiceServicer):
         self._workspace_provider = workspace_provider
         self._providers = providers
         self._default_engine = default_engine
+        self._has_grader = has_grader
         self._prices = prices or Prices({})
         self._saved_agents = SavedAgents()
         self._reads = SharedReads(operations.database, lambda tx, ids: Sessions(tx).get_some(ids))
@@ -89,6 +92,8 @@ class SessionsHandlers(SessionsServiceServicer):
             published=call.published_contract,
             default_engine=self._default_engine,
         )
+        if not self._has_grader:
+            refuse_ungraded(new.initial_events, "initial_events")
         if not request.idempotency.key and not new.initial_events and new.environment_id == DEFAULT_ENVIRONMENT_ID:
             # Nothing has to go together, or to be held: the default environment never goes away.
             async with self._database.statements(call.workspace_id) as tx:
@@ -166,9 +171,11 @@ class SessionsHandlers(SessionsServiceServicer):
 
     async def _create(self, unit: Unit, new: NewSession) -> CreateSessionResponse:
         admitted, state = await self._insert(unit.tx, new, unit.now)
+        outcomes: Sequence[dict[str, Any]] = ()
         if new.initial_events:
-            state = (await unit.append_client_events(state, new.initial_events)).state
-        return CreateSessionResponse(session=session_message(admitted.record(state), unit.now))
+            moved = await unit.append_client_events(state, new.initial_events)
+            state, outcomes = moved.state, moved.outcome_changes
+        return CreateSessionResponse(session=session_message(admitted.record(state, outcomes), unit.now))
 
     async def _insert(self, tx: Tx, new: NewSession, now: datetime) -> tuple[Admitted, SessionState]:
         admitted = await admit(

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from kit.postgres import Tx
+from services.sessions.domain.outcome import Outcome, Stage
 from services.sessions.domain.session_state import (
     CallKind,
     PendingCall,
@@ -36,7 +37,7 @@ _STATE_COLUMNS = (
     *("turn_holder", "interrupt_seq", "unread", "pending", "stop_reason"),
     *_TOKEN_COLUMNS,
     "spend",
-    *("active_seconds", "running_since", "traceparent", "version"),
+    *("active_seconds", "running_since", "outcome", "traceparent", "version"),
 )
 
 
@@ -54,7 +55,7 @@ class TurnStore:
                    revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
                    turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
                    cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
-                   spend, active_seconds, running_since, traceparent, version
+                   spend, active_seconds, running_since, outcome, traceparent, version
             FROM sessions WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND deleted_at IS NULL
             FOR NO KEY UPDATE
             """,
@@ -70,7 +71,7 @@ class TurnStore:
                    revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
                    turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
                    cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
-                   spend, active_seconds, running_since, traceparent, version
+                   spend, active_seconds, running_since, outcome, traceparent, version
             -- platform-wide: one commit serves many workspaces; the caller compares each one's own
             FROM sessions WHERE id = ANY(%(ids)s) AND deleted_at IS NULL
             ORDER BY id
@@ -175,6 +176,7 @@ def session_values(state: SessionState) -> dict[str, Any]:
         "spend": state.spend,
         "active_seconds": state.active_seconds,
         "running_since": state.running_since,
+        "outcome": _dump(_outcome_values(state.outcome)) if state.outcome else "",
         "traceparent": state.traceparent,
         "version": state.version,
     }
@@ -187,15 +189,24 @@ def _state(row: tuple[Any, ...]) -> SessionState:
     values["turn_state"] = TurnState(values["turn_state"])
     values["unread"] = () if unread == "[]" else tuple(UnreadInput(*entry) for entry in orjson.loads(unread))
     values["pending"] = () if pending == "[]" else tuple(_call(*entry) for entry in orjson.loads(pending))
+    values["outcome"] = _outcome(*orjson.loads(values["outcome"])) if values["outcome"] else None
     values["usage"] = TokenUsage(*(values.pop(name) for name in _TOKEN_COLUMNS))
     return SessionState(**values)
+
+
+def _outcome(outcome_id: str, seq: int, number: int, iteration: int, stage: str) -> Outcome:
+    return Outcome(outcome_id, seq, number, iteration, Stage(stage))
+
+
+def _outcome_values(outcome: Outcome) -> list[Any]:
+    return [outcome.id, outcome.seq, outcome.number, outcome.iteration, outcome.stage]
 
 
 def _call(event_id: str, block_id: str, kind: str, answered: bool) -> PendingCall:
     return PendingCall(event_id, block_id, CallKind(kind), answered)
 
 
-def _dump(values: list[list[Any]]) -> str:
+def _dump(values: list[Any]) -> str:
     return orjson.dumps(values).decode() if values else "[]"
 
 

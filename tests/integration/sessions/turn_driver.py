@@ -90,6 +90,15 @@ class Replica:
         name = sessions_pb2.SessionStatus.Name(response.session.status)
         return name.removeprefix("SESSION_STATUS_").lower()
 
+    async def evaluations(self, session_id: str) -> list[dict[str, Any]]:
+        """What the session tells of its outcomes."""
+        response = await self.sessions.GetSession(sessions_pb2.GetSessionRequest(session_id=session_id))
+        return orjson.loads(response.session.outcome_evaluations_json)
+
+    async def stop(self, session_id: str) -> None:
+        """Ends the session for good."""
+        await self.sessions.StopSession(sessions_pb2.StopSessionRequest(session_id=session_id))
+
     @asynccontextmanager
     async def runner(self, slots: int = 4, **cached: int) -> AsyncIterator["Runner"]:
         """A runner that waits for turns on this replica."""
