@@ -56,6 +56,12 @@ def read_cost_profile(value: str) -> Mapping[str, Price]:
         raise ConfigError(f"{source}: {fault}.") from None
 
 
+def from_any_folder(value: str) -> str:
+    """The same value for a process that runs in another folder."""
+    value = value.strip()
+    return value if not value or value.startswith("{") else str(Path(value).expanduser().absolute())
+
+
 def _read_file(name: str) -> str:
     path = Path(name).expanduser()
     try:

@@ -8,6 +8,8 @@ import orjson
 
 from managed_agents.sessions.v1.events_pb2 import Event
 
+from .sessions import list_cost
+
 PUBLISHED_TYPES = frozenset(
     {
         "user.message",
@@ -106,5 +108,5 @@ def _published_error(error: dict[str, Any]) -> dict[str, Any]:
 def _published_usage(usage: dict[str, Any]) -> dict[str, Any]:
     cost = usage.get("list_cost")
     if isinstance(cost, int):
-        usage["list_cost"] = {"amount": str(cost), "currency": "USD"}
+        usage["list_cost"] = list_cost(cost, published=True)
     return usage
