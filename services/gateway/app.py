@@ -30,11 +30,12 @@ from .operation.dispatch import build_routes, no_route
 from .operation.docs import page as reference_page
 from .operation.openapi import document
 from .operation.shell import Shell
-from .routes import agents, environments, models, sessions
+from .routes import agents, environments, models, outcomes, sessions
 from .routes.console import PATH, console, dashboard
 from .routes.events import EventRoutes
 from .routes.runs import RunRoutes
 from .routes.runtime import RuntimeRoutes
+from .routes.settings import SettingsRoutes
 from .streams import Hub, StreamProtocol
 
 TITLE = "managed-agents"
@@ -57,8 +58,10 @@ def all_operations(settings: GatewaySettings, hub: Hub) -> tuple[Operation, ...]
         *sessions.OPERATIONS,
         *EventRoutes(hub).operations(),
         *RunRoutes(hub).operations(),
+        *outcomes.OPERATIONS,
         *models.OPERATIONS,
         *runtime.operations(),
+        *SettingsRoutes(hub.nats).operations(),
     )
 
 

@@ -26,7 +26,7 @@ class Hub:
     """The live streams of this process."""
 
     def __init__(self, nats: Nats, events: Any) -> None:
-        self._nats = nats
+        self.nats = nats
         self._events = events
         # By workspace too: a stranger's attempt must never share a tail with its owner.
         self._tails: dict[tuple[str, str], Tail] = {}
@@ -44,7 +44,7 @@ class Hub:
         key = (context.workspace_id, session_id)
         tail = self._tails.get(key)
         if tail is None:
-            tail = self._tails[key] = Tail(session_id, self._nats, self._events, context)
+            tail = self._tails[key] = Tail(session_id, self.nats, self._events, context)
         tail.followers.add(follower)
         try:
             await tail.start(previews=follower.wants_previews)
@@ -70,7 +70,7 @@ class Hub:
         """Ping streams that were quiet, and stand in for NATS while it is away."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            if not self._nats.connected:
+            if not self.nats.connected:
                 self.catch_up()
             quiet_since = time.monotonic() - PING_SECONDS
             for tail in list(self._tails.values()):
