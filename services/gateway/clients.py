@@ -15,6 +15,7 @@ from kit.rpc.client import Channel
 from kit.rpc.context import CallContext
 from managed_agents.sessions.v1.agents_pb2_grpc import AgentsServiceStub
 from managed_agents.sessions.v1.environments_pb2_grpc import EnvironmentsServiceStub
+from managed_agents.sessions.v1.outcomes_pb2_grpc import OutcomesServiceStub
 from managed_agents.sessions.v1.sessions_pb2_grpc import EventsServiceStub, SessionsServiceStub
 from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceStub
 from managed_agents.worker.v1.runner_pb2_grpc import RunnerServiceStub
@@ -34,6 +35,7 @@ class Clients:
     environments: Any
     sessions: Any
     events: Any
+    outcomes: Any
     settings: Any
     runner: Any
     channels: list[Channel] = field(default_factory=list)
@@ -64,6 +66,7 @@ def connect(addresses: Mapping[str, str], *, token: str | None, call_seconds: fl
         environments=sessions.stub(EnvironmentsServiceStub),
         sessions=sessions.stub(SessionsServiceStub),
         events=sessions.stub(EventsServiceStub),
+        outcomes=sessions.stub(OutcomesServiceStub),
         settings=vault.stub(SettingsServiceStub),
         runner=runner.stub(RunnerServiceStub),
         channels=list(channels.values()),

@@ -13,6 +13,7 @@ from kit.relay import Relay
 from kit.rpc.server import Server
 from managed_agents.sessions.v1.agents_pb2_grpc import add_AgentsServiceServicer_to_server
 from managed_agents.sessions.v1.environments_pb2_grpc import add_EnvironmentsServiceServicer_to_server
+from managed_agents.sessions.v1.outcomes_pb2_grpc import add_OutcomesServiceServicer_to_server
 from managed_agents.sessions.v1.sessions_pb2_grpc import (
     add_EventsServiceServicer_to_server,
     add_SessionsServiceServicer_to_server,
@@ -22,6 +23,7 @@ from services.sessions.config import Settings
 from services.sessions.handlers.agents import AgentsHandler
 from services.sessions.handlers.environments import EnvironmentsHandler
 from services.sessions.handlers.events import EventsHandlers
+from services.sessions.handlers.outcomes import OutcomesHandler
 from services.sessions.handlers.session_messages import session_message
 from services.sessions.handlers.sessions import SessionsHandlers
 from services.sessions.handlers.turns import TurnsHandlers
@@ -50,8 +52,10 @@ async def build(settings: Settings | None = None) -> Service:
     server = Server(settings.listen_address(), service=SCHEMA, internal_token=settings.internal_token())
     server.add(add_AgentsServiceServicer_to_server, AgentsHandler(database, clock))
     server.add(add_EnvironmentsServiceServicer_to_server, EnvironmentsHandler(database, clock))
-    server.add(add_SessionsServiceServicer_to_server, SessionsHandlers(operations, prices=prices, has_grader=has_grader))
+    sessions = SessionsHandlers(operations, prices=prices, has_grader=has_grader)
+    server.add(add_SessionsServiceServicer_to_server, sessions)
     server.add(add_EventsServiceServicer_to_server, EventsHandlers(operations, has_grader=has_grader))
+    server.add(add_OutcomesServiceServicer_to_server, OutcomesHandler(database, clock))
     server.add(add_TurnsServiceServicer_to_server, TurnsHandlers(operations, prices))
 
     async def hear_hints() -> None:
