@@ -105,9 +105,8 @@ def validate_outcome(body: dict[str, Any]) -> OutcomeDefinition:
     shape.known_only(body, "", FIELDS)
     if body.get("name") is None:
         raise InvalidRequest("name is required.", field="name")
-    return _read(
-        body, OutcomeDefinition("", None, "", (), DEFAULT_THRESHOLD, {}), validate_metadata(body.get("metadata"))
-    )
+    empty = OutcomeDefinition("", None, "", (), DEFAULT_THRESHOLD, {})
+    return _read(body, empty, validate_metadata(body.get("metadata")))
 
 
 def merge_outcome(stored: OutcomeDefinition, body: dict[str, Any]) -> OutcomeDefinition:

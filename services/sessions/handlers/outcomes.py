@@ -177,7 +177,8 @@ class OutcomesHandler(outcomes_pb2_grpc.OutcomesServiceServicer):
             async with self._database.read(workspace_id) as tx:
                 events = await OutcomeStore(tx).transcript(session_id, after_seq, TRANSCRIPT_BATCH)
             size = len(events)
-            for after_seq, body in events:
+            for seq, body in events:
+                after_seq = seq
                 transcript.read(body.encode())
                 # A long log must not hold up other calls.
                 await asyncio.sleep(0)
