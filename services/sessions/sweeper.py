@@ -49,6 +49,7 @@ class Sweeper:
         while await self.expire_leases() == MAX_EXPIRED:
             pass
         self._operations.room.turns_wait()
+        await self._operations.threads.sweep()
         if self._waits is not None:
             await self._waits.end_overdue()
         if time.monotonic() - self._forgot_at > FORGET_SECONDS:

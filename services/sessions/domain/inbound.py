@@ -48,6 +48,8 @@ USER_TOOL_RESULT = "user.tool_result"
 USER_DEFINE_OUTCOME = "user.define_outcome"
 USER_STEER = "user.steer"
 SYSTEM_MESSAGE = "system.message"
+# What a thread gets from the one that made it. No client can send it.
+THREAD_MESSAGE = "agent.thread_message_received"
 
 INITIAL_TYPES = (USER_MESSAGE, USER_DEFINE_OUTCOME)
 # What a system.message may accompany where the caller follows the published contract.
@@ -64,6 +66,8 @@ class ClientEvent:
 
     type: str
     fields: dict[str, Any]
+    # The thread beside the primary one that it goes to, or empty.
+    thread_id: str = ""
 
 
 def validate_events(events: Any, *, initial: bool, published: bool) -> list[ClientEvent]:
@@ -169,9 +173,7 @@ def _refuse_second_outcome(events: list[ClientEvent], field: str, refusal: type[
     places = [index for index, event in enumerate(events) if event.type == USER_DEFINE_OUTCOME]
     if len(places) > 1:
         path = f"{field}.{places[1]}"
-        raise refusal(
-            f"{path} declares a second outcome; a session works towards one outcome at a time.", field=path
-        )
+        raise refusal(f"{path} declares a second outcome; a session works towards one outcome at a time.", field=path)
 
 
 def _message_fields(event: dict[str, Any], field: str) -> dict[str, Any]:

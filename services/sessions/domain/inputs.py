@@ -8,6 +8,7 @@ import orjson
 from services.sessions.domain import answers, outcome
 from services.sessions.domain.inbound import (
     SYSTEM_MESSAGE,
+    THREAD_MESSAGE,
     USER_CUSTOM_TOOL_RESULT,
     USER_DEFINE_OUTCOME,
     USER_INTERRUPT,
@@ -23,6 +24,10 @@ from services.sessions.domain.session_state import Phase, TurnState, UnreadInput
 
 def take(move: Move, draft: Draft, event: ClientEvent, traceparent: str) -> None:
     """Stores one client event and does what it asks for; an event outside the table is only stored."""
+    if event.thread_id:
+        # It was meant for a thread, which takes it in the same transaction.
+        _store(move, replace(draft, posted=True), event, traceparent)
+        return
     _CLIENT_TABLE.get((phase_of(move.state), event.type), _store)(move, draft, event, traceparent)
 
 
@@ -57,7 +62,20 @@ def _declare(move: Move, draft: Draft, event: ClientEvent, traceparent: str) -> 
             move.signal = move.signal or Signal(state.turn_holder, state.id, state.turn_epoch)
 
 
-def _refuse_while_parked(move: Move, _draft: Draft, _event: ClientEvent, _traceparent: str) -> None:
+def _queue_thread_message(move: Move, draft: Draft, _event: ClientEvent, _traceparent: str) -> None:
+    # Delivered is processed, by its published type; but a turn that runs has yet to read it.
+    logged = move.append_input(draft)
+    state = move.state
+    state.unread += (UnreadInput(logged.seq, starts_turn=True),)
+    if state.turn_state is TurnState.LEASED:
+        move.signal = move.signal or Signal(state.turn_holder, state.id, state.turn_epoch)
+
+
+def _refuse_while_parked(move: Move, draft: Draft, event: ClientEvent, traceparent: str) -> None:
+    if move.thread_shown:
+        # It waits for threads that run, and for nobody else.
+        _queue(move, draft, event, traceparent)
+        return
     raise InvalidSystemMessage(
         "A session that waits for answers takes no system.message; answer the pending calls first.",
         session_id=move.state.id,
@@ -78,6 +96,7 @@ def _interrupt_held(move: Move, draft: Draft, _event: ClientEvent, _traceparent:
     logged = move.append_input(draft)
     state = move.state
     state.interrupt_seq = logged.seq
+    move.unawait_running()
     if state.turn_state is TurnState.LEASED:
         move.signal = Signal(state.turn_holder, state.id, state.turn_epoch, interrupt_seq=logged.seq)
 
@@ -111,6 +130,8 @@ _CLIENT_TABLE: dict[tuple[Phase, str], Callable[[Move, Draft, ClientEvent, str],
     (Phase.READY, USER_INTERRUPT): _interrupt_waiting,
     (Phase.LEASED, USER_INTERRUPT): _interrupt_held,
     (Phase.PARKED, USER_INTERRUPT): _interrupt_parked,
+    (Phase.IDLE, THREAD_MESSAGE): _start,
+    **{(phase, THREAD_MESSAGE): _queue_thread_message for phase in (Phase.READY, Phase.LEASED, Phase.PARKED)},
     **{(phase, USER_DEFINE_OUTCOME): _declare for phase in Phase},
     **{(phase, answer): _answer for phase in Phase for answer in (USER_TOOL_CONFIRMATION, USER_CUSTOM_TOOL_RESULT)},
 }

@@ -26,6 +26,12 @@ class UnsupportedCapability(InvalidArgument):
     reason = "UNSUPPORTED_CAPABILITY"
 
 
+class ThreadNotFound(NotFound):
+    """The session has no such thread."""
+
+    reason = "THREAD_NOT_FOUND"
+
+
 class SessionNotFound(NotFound):
     """The workspace has no such session, or it was deleted."""
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from services.sessions.domain import budget, turn_events
 from services.sessions.domain.move import Move, Moved
-from services.sessions.domain.session_state import Phase, SessionState, Status, phase_of
+from services.sessions.domain.session_state import SessionState, Status
 
 
 def is_overdue(state: SessionState, bound: timedelta, now: datetime) -> bool:
     """Whether the session has waited for its answers longer than the bound allows."""
-    if phase_of(state) is not Phase.PARKED or state.parked_at is None or state.root_id:
+    if state.status is not Status.REQUIRES_ACTION or state.parked_at is None or state.root_id:
         return False
     return state.parked_at + bound <= now and not budget.is_reached(state)
 

@@ -1,6 +1,7 @@
 """EventsService: what clients append. Reading is `handlers/event_reads.py`."""
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -15,6 +16,7 @@ from services.sessions.domain.move import Moved
 from services.sessions.domain.session_errors import InvalidRequest
 from services.sessions.domain.session_state import SessionState
 from services.sessions.domain.steering import Receipt
+from services.sessions.domain.threads import ConcernsThreads, concern
 from services.sessions.handlers.definitions import can_be_session, once
 from services.sessions.handlers.event_reads import EventReadsHandlers
 from services.sessions.handlers.steers import has_steers, steered
@@ -56,22 +58,29 @@ class EventsHandlers(EventReadsHandlers, sessions_pb2_grpc.EventsServiceServicer
                 resolve_registered(
                     state.environment_id, state.environment_now, self._workspace_provider, self._providers
                 )
+            if concern(state, events):
+                # Their locks are needed too.
+                raise ConcernsThreads
             return turn.append_client_events(state, events, now, new_event_id, traceparent=traceparent_now)
 
         traceparent_now = traceparent()
         if not request.idempotency.key and not has_steers(events):
-            moved = await self._operations.move(caller.workspace_id, request.session_id, decide)
-            return _response(moved)
+            with suppress(ConcernsThreads):
+                return _response(await self._operations.move(caller.workspace_id, request.session_id, decide))
         async with self._operations.unit(caller.workspace_id) as unit:
 
             async def append() -> sessions_pb2.AppendEventsResponse:
                 nonlocal events
                 state = await unit.lock(request.session_id)
-                if not has_steers(events):
-                    return _response(await unit.apply(decide(state, unit.now, None)))
-                told = await steered(unit, state, events)
-                events = told.events
-                return _response(await unit.apply(decide(state, unit.now, None)), told.receipts)
+                receipts: Sequence[Receipt] = ()
+                if has_steers(events):
+                    told = await steered(unit, state, events)
+                    events, receipts = told.events, told.receipts
+                try:
+                    moved = await unit.apply(decide(state, unit.now, None))
+                except ConcernsThreads:
+                    moved = await self._operations.threads.append_client_events(unit, state, events, traceparent_now)
+                return _response(moved, receipts)
 
             if not request.idempotency.key:
                 return await append()

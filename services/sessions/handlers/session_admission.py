@@ -20,6 +20,7 @@ from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, Environ
 from services.sessions.domain.overrides import apply_overrides, refuse_unavailable, without_effort
 from services.sessions.domain.session import NewSession
 from services.sessions.domain.session_state import SessionState
+from services.sessions.handlers.rosters import with_roster
 from services.sessions.store.agents import AgentStore
 from services.sessions.store.environments import EnvironmentStore
 from services.sessions.store.origins import Origins
@@ -107,6 +108,9 @@ async def admit(
         own_document, own_model = orjson.dumps(document).decode(), orjson.dumps(without_effort(model)).decode()
         model_id = model["id"]
     refuse_unavailable(document)
+    if document.get("multiagent"):
+        document = await with_roster(tx, document, has_budget=new.has_budget)
+        own_document = orjson.dumps(document).decode()
     ceiling = budget.at_creation(new.budget, [model_id], prices) if new.has_budget else None
     if environment is None:
         environment = await _environment(tx, new.environment_id)

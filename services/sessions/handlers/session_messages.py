@@ -75,7 +75,7 @@ def session_message(record: SessionRecord, now: datetime) -> Session:
         spend=[
             ModelSpend(
                 model_id=entry.model_id,
-                usage=_usage(entry.usage),
+                usage=usage_message(entry.usage),
                 list_cost_usd="" if entry.cost is None else to_usd(entry.cost),
             )
             for entry in spend.models
@@ -83,7 +83,8 @@ def session_message(record: SessionRecord, now: datetime) -> Session:
     )
 
 
-def _usage(usage: TokenUsage) -> Usage:
+def usage_message(usage: TokenUsage) -> Usage:
+    """Tokens as the contract shows them."""
     return Usage(
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,

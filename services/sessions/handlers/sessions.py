@@ -47,7 +47,7 @@ from services.sessions.domain.session import (
 )
 from services.sessions.domain.session_errors import SessionEnded, SessionRunning
 from services.sessions.domain.session_state import SessionState, TurnState
-from services.sessions.handlers.definitions import can_exist, once, read_body
+from services.sessions.handlers.definitions import can_be_session, once, read_body
 from services.sessions.handlers.saved_agents import SavedAgents
 from services.sessions.handlers.session_admission import Admitted, admit
 from services.sessions.handlers.session_messages import listed_session, session_message
@@ -106,7 +106,8 @@ class SessionsHandlers(SessionsServiceServicer):
     async def GetSession(self, request: GetSessionRequest, context: Any) -> GetSessionResponse:
         """One session."""
         session_id = request.session_id
-        found = await self._reads.get(current_context().workspace_id, session_id) if can_exist(session_id) else None
+        known = can_be_session(session_id)
+        found = await self._reads.get(current_context().workspace_id, session_id) if known else None
         record = _present(found, session_id)
         return GetSessionResponse(session=session_message(record, self._clock.now()))
 
@@ -150,6 +151,11 @@ class SessionsHandlers(SessionsServiceServicer):
         """Closes an idle session for good; repeating it changes nothing."""
         async with self._operations.unit(current_context().workspace_id) as unit:
             state = await _lock(unit, request.session_id)
+            if state.archived_at is None:
+                turn.require_at_rest(state)
+                state = await self._operations.threads.end(
+                    unit, state, lambda each, tail: turn.archive(each, unit.now, new_event_id, tail)
+                )
             await unit.apply(turn.archive(state, unit.now, new_event_id, await unit.open_work(state)))
             return ArchiveSessionResponse(session=await self._read(unit, state.id))
 
@@ -158,14 +164,21 @@ class SessionsHandlers(SessionsServiceServicer):
         call = current_context()
         async with self._operations.unit(call.workspace_id) as unit:
             state = await _lock(unit, request.session_id)
-            tail = await unit.open_work(state)
-            await unit.apply(turn.delete(state, unit.now, new_event_id, tail, refuse_running=call.published_contract))
+            if call.published_contract:
+                turn.require_at_rest(state)
+            state = await self._operations.threads.delete(unit, state)
+            await unit.apply(
+                turn.delete(state, unit.now, new_event_id, await unit.open_work(state), refuse_running=False)
+            )
         return DeleteSessionResponse()
 
     async def StopSession(self, request: StopSessionRequest, context: Any) -> StopSessionResponse:
         """Ends a session; repeating it changes nothing."""
         async with self._operations.unit(current_context().workspace_id) as unit:
             state = await _lock(unit, request.session_id)
+            state = await self._operations.threads.end(
+                unit, state, lambda each, tail: turn.stop(each, unit.now, new_event_id, tail)
+            )
             await unit.apply(turn.stop(state, unit.now, new_event_id, await unit.open_work(state)))
             return StopSessionResponse(session=await self._read(unit, state.id))
 
@@ -248,13 +261,13 @@ class _Change:
 
 
 async def _lock(unit: Unit, session_id: str) -> SessionState:
-    if not can_exist(session_id):
+    if not can_be_session(session_id):
         raise not_found(session_id)
     return await unit.lock(session_id)
 
 
 async def _record(tx: Tx, session_id: str) -> SessionRecord:
-    return _present(await Sessions(tx).get(session_id) if can_exist(session_id) else None, session_id)
+    return _present(await Sessions(tx).get(session_id) if can_be_session(session_id) else None, session_id)
 
 
 def _present(found: SessionRecord | None, session_id: str) -> SessionRecord:

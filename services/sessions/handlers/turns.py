@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -17,6 +18,7 @@ from services.sessions.domain.cost import Prices
 from services.sessions.domain.log import Draft, LoggedEvent, MalformedFields, read_fields
 from services.sessions.domain.move import Moved
 from services.sessions.domain.session_state import PendingCall, TokenUsage
+from services.sessions.domain.threads import thread_calls
 from services.sessions.domain.turn_errors import MalformedTurnEvent
 from services.sessions.domain.turn_events import parked_call
 from services.sessions.operations.announcer import event_message
@@ -85,17 +87,21 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
             self._prices.charge(entry.model_id, _token_usage(entry.usage), entry.asked_as) for entry in request.usage
         )
 
-        def decide(state: Any, now: Any, stored: frozenset[str] | None) -> Moved:
-            command = turn.TurnAppend(request.epoch, request.known_seq, drafts, usage, end, stored, charges)
-            return turn.append_turn_events(state, command, now, new_event_id)
+        command = turn.TurnAppend(request.epoch, request.known_seq, drafts, usage, end, None, charges)
 
-        moved = await self._operations.move(
-            workspace_id,
-            request.session_id,
-            decide,
-            event_ids=tuple(draft.id for draft in drafts),
-            relaxed=request.relaxed_durability and end is None,
-        )
+        def decide(state: Any, now: Any, stored: frozenset[str] | None) -> Moved:
+            return turn.append_turn_events(state, replace(command, stored_ids=stored), now, new_event_id)
+
+        if calls := thread_calls((draft, fields[draft.id]) for draft in drafts):
+            moved = await self._operations.threads.append_turn(workspace_id, request.session_id, command, calls)
+        else:
+            moved = await self._operations.move(
+                workspace_id,
+                request.session_id,
+                decide,
+                event_ids=tuple(draft.id for draft in drafts),
+                relaxed=request.relaxed_durability and end is None,
+            )
         response = turns_pb2.AppendTurnEventsResponse(last_seq=moved.state.last_seq, ended=moved.ended)
         response.budget_reached = budget.is_reached(moved.state)
         if moved.state.input_seq > request.known_seq:

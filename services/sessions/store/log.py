@@ -33,18 +33,18 @@ WITH saved AS ( -- platform-wide: each row brings the workspace that its session
         cache_creation_5m_input_tokens = m.cache_creation_5m_input_tokens,
         cache_creation_1h_input_tokens = m.cache_creation_1h_input_tokens, spend = m.spend,
         active_seconds = m.active_seconds,
-        running_since = m.running_since, outcome = m.outcome,
+        running_since = m.running_since, parked_at = m.parked_at, outcome = m.outcome,
         outcome_evaluations = CASE WHEN m.outcome_changes IS NULL THEN s.outcome_evaluations
             ELSE merge_outcomes(s.outcome_evaluations, m.outcome_changes) END,
-        traceparent = m.traceparent, version = m.version
+        traceparent = m.traceparent, version = m.version, threads = m.threads
     FROM json_to_recordset(%(sessions)s::json) AS m(
         workspace_id text, id text, revision integer, archived_at timestamptz, deleted_at timestamptz,
         updated_at timestamptz, status text, last_seq bigint, input_seq bigint, turn_epoch bigint, turn_state text,
         turn_attempt integer, turn_holder text, interrupt_seq bigint, unread text, pending text, stop_reason text,
         input_tokens bigint, output_tokens bigint, cache_read_input_tokens bigint,
         cache_creation_5m_input_tokens bigint, cache_creation_1h_input_tokens bigint, spend text,
-        active_seconds double precision, running_since timestamptz, outcome text, outcome_changes jsonb,
-        traceparent text, version bigint)
+        active_seconds double precision, running_since timestamptz, parked_at timestamptz, outcome text,
+        outcome_changes jsonb, traceparent text, version bigint, threads text)
     -- The ids once more by themselves: the planner can't know how few rows the JSON holds.
     WHERE s.id = ANY(%(ids)s) AND s.id = m.id AND s.workspace_id = m.workspace_id AND s.version = m.version - 1
     RETURNING s.id

@@ -201,7 +201,7 @@ class Sessions:
 
 def _conditions(narrowed: SessionFilter) -> LiteralString:
     """Only what is asked for becomes part of the statement, so that each mix gets a plan of its own."""
-    sql: LiteralString = "WHERE workspace_id = %(workspace_id)s AND deleted_at IS NULL"
+    sql: LiteralString = "WHERE workspace_id = %(workspace_id)s AND deleted_at IS NULL AND root_id IS NULL"
     if not narrowed.include_archived:
         sql += " AND archived_at IS NULL"
     if narrowed.agent_id:

@@ -21,6 +21,7 @@ from services.sessions.domain.session_state import (
     TurnState,
     UnreadInput,
 )
+from services.sessions.domain.thread_state import dump, load
 
 _TOKEN_COLUMNS = (
     "input_tokens",
@@ -37,7 +38,8 @@ _STATE_COLUMNS = (
     *("turn_holder", "interrupt_seq", "unread", "pending", "stop_reason"),
     *_TOKEN_COLUMNS,
     "spend",
-    *("active_seconds", "running_since", "outcome", "traceparent", "version"),
+    *("active_seconds", "running_since", "parked_at", "outcome", "traceparent", "version", "root_id"),
+    "threads",
 )
 
 
@@ -55,7 +57,7 @@ class TurnStore:
                    revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
                    turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
                    cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
-                   spend, active_seconds, running_since, outcome, traceparent, version
+                   spend, active_seconds, running_since, parked_at, outcome, traceparent, version, root_id, threads
             FROM sessions WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND deleted_at IS NULL
             FOR NO KEY UPDATE
             """,
@@ -71,7 +73,7 @@ class TurnStore:
                    revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
                    turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
                    cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
-                   spend, active_seconds, running_since, outcome, traceparent, version
+                   spend, active_seconds, running_since, parked_at, outcome, traceparent, version, root_id, threads
             -- platform-wide: one commit serves many workspaces; the caller compares each one's own
             FROM sessions WHERE id = ANY(%(ids)s) AND deleted_at IS NULL
             ORDER BY id
@@ -176,9 +178,11 @@ def session_values(state: SessionState) -> dict[str, Any]:
         "spend": state.spend,
         "active_seconds": state.active_seconds,
         "running_since": state.running_since,
+        "parked_at": state.parked_at,
         "outcome": _dump(_outcome_values(state.outcome)) if state.outcome else "",
         "traceparent": state.traceparent,
         "version": state.version,
+        "threads": dump(state.threads),
     }
 
 
@@ -187,6 +191,8 @@ def _state(row: tuple[Any, ...]) -> SessionState:
     unread, pending = values["unread"], values["pending"]
     values["status"] = Status(values["status"])
     values["turn_state"] = TurnState(values["turn_state"])
+    values["root_id"] = values["root_id"] or ""
+    values["threads"] = load(values["threads"])
     values["unread"] = () if unread == "[]" else tuple(UnreadInput(*entry) for entry in orjson.loads(unread))
     values["pending"] = () if pending == "[]" else tuple(_call(*entry) for entry in orjson.loads(pending))
     values["outcome"] = _outcome(*orjson.loads(values["outcome"])) if values["outcome"] else None
