@@ -1,12 +1,20 @@
 """When a context is near its end, what the model is shown for its summary, and how the demo model makes one."""
 
+from typing import Any
+
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from managed_agents.sessions.v1.events_pb2 import Event
+from managed_agents.sessions.v1.turns_pb2 import TurnGrant
 from services.worker.runner.loop.agent import AgentProfile
+from services.worker.runner.loop.cache import ConversationCache
 from services.worker.runner.loop.compaction import NEAR_END, Compactor
 from services.worker.runner.loop.context import Conversation
+from services.worker.runner.loop.leases import Lease
+from services.worker.runner.loop.sessions import TurnSessions
 from services.worker.runner.loop.stopping import StopSignal
 from services.worker.runner.loop.tools import Toolbox
 from services.worker.runner.loop.transcript import transcript
@@ -100,6 +108,40 @@ def test_a_vendor_that_counts_nothing_is_estimated_for() -> None:
     fresh = Conversation()
     fresh.apply("u", "user.message", {"content": "x" * 30_000}, 1)
     assert not compactor(fresh).is_due("m", "")
+
+
+def stored(seq: int, event_type: str, **fields: Any) -> Event:
+    return Event(id=f"e{seq}", seq=seq, type=event_type, body=orjson.dumps(fields))
+
+
+async def test_a_runner_forgets_what_it_kept_where_the_context_starts_anew() -> None:
+    """What it kept may hold an input as unread that another runner has read since, and summarised."""
+    cache, lease = ConversationCache(1_000_000), Lease("sess_1", 7)
+    kept = Conversation()
+    kept.apply_stored(4, "e4", "user.message", orjson.dumps({"content": "old and unread here"}))
+    cache.put("sess_1", kept)
+    grant = TurnGrant(context_after_seq=89, context_starts_anew=True, context_complete=True)
+    grant.session.id = "sess_1"
+    compacted = {"content": [{"type": "text", "text": "so far"}], "context_seq": 89}
+    grant.context.extend(
+        [stored(91, "agent.thread_context_compacted", **compacted), stored(93, "user.message", content="new")]
+    )
+    conversation = await TurnSessions(None, cache).load(grant, lease, False)
+    texts = [block["text"] for message in conversation.messages() for block in message.content]
+    assert texts == [INTRODUCTION, "so far", "new"]
+
+
+def test_a_kept_conversation_shrinks_when_it_is_compacted() -> None:
+    conversation, cache = answered(10), ConversationCache(1_000_000)
+    conversation.apply_stored(5, "e5", "user.message", orjson.dumps({"content": "x" * 100_000}))
+    conversation.apply_stored(6, "e6", "span.model_request_start", orjson.dumps({"context_seq": 5}))
+    conversation.apply_stored(7, "e7", "user.message", orjson.dumps({"content": "y" * 2_000}))
+    assert conversation.size_bytes > 100_000
+    compacted = {"content": [{"type": "text", "text": "z" * 1_000}], "context_seq": 6}
+    conversation.apply_stored(8, "e8", "agent.thread_context_compacted", orjson.dumps(compacted))
+    assert 3_000 < conversation.size_bytes < 8_000
+    cache.put("sess_1", conversation)
+    assert cache.size_bytes == conversation.size_bytes
 
 
 _TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=3_000)
