@@ -71,7 +71,8 @@ PUBLISHED_ERRORS = frozenset(
 _PROJECTED = ("session.error", "session.usage", "agent.thread_context_compacted")
 # What published callers see of a compaction: that there was one. Its summary is a local field.
 _COMPACTION_KEYS = ("id", "type", "seq", "created_at", "processed_at", "session_thread_id")
-_RETRY_STATUS = {"retryable": "retrying", "not_retryable": "terminal"}
+# Errors that end their session; after any other it may be sent a new prompt.
+_TERMINAL = frozenset({"requires_action_timeout"})
 
 
 def is_published(event_type: str) -> bool:
@@ -95,8 +96,8 @@ def render_event(event: Event, *, published: bool) -> bytes:
 
 def _published_error(error: dict[str, Any]) -> dict[str, Any]:
     known = error.get("type") in PUBLISHED_ERRORS
-    retry_status = error.get("retry_status")
-    kind = "retrying" if error.get("is_retrying") else _RETRY_STATUS.get(str(retry_status), "exhausted")
+    is_retrying = error.get("retry_status") == "retryable"
+    kind = "retrying" if is_retrying else "terminal" if error.get("type") in _TERMINAL else "exhausted"
     return {
         **error,
         "type": error["type"] if known else "unknown_error",

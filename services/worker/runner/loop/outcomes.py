@@ -70,7 +70,6 @@ class _Failure(Exception):
 
     kind: str
     message: str
-    retry_status: str
 
 
 @dataclass(slots=True)
@@ -107,7 +106,7 @@ class Evaluator:
             verdict = await self._grade(goal)
         except _Failure as failure:
             self._end(goal, Verdict(FAILED, failure.message))
-            self.journal.add("session.error", retry.error_fields(failure.kind, failure.message, failure.retry_status))
+            self.journal.add("session.error", retry.error_fields(failure.kind, failure.message))
         else:
             self._end(goal, verdict)
         await self._store()
@@ -154,7 +153,7 @@ class Evaluator:
         rubric = rubric_text(goal.rubric)
         if not rubric:
             message = f"The rubric can't be read: there is no file {goal.rubric.get('file_id')}."
-            raise _Failure(RUBRIC_NOT_FOUND, message, "unknown")
+            raise _Failure(RUBRIC_NOT_FOUND, message)
         record = Record()
         async for event in self.read_log():
             record.take(event.type, event.body)
@@ -165,7 +164,7 @@ class Evaluator:
             if (verdict := grading.read_verdict(answer.calls, said)) is not None:
                 return verdict
             messages = [messages[0], *grading.asked_again(said)]
-        raise _Failure("outcome_evaluation_failed", NO_VERDICT, "unknown")
+        raise _Failure("outcome_evaluation_failed", NO_VERDICT)
 
     async def _ask(self, messages: list[Message]) -> Answer:
         """One answer of the grader, asked for as often as the vendor's failures allow."""
@@ -235,6 +234,5 @@ def _sum(spent: TokenUsage, more: TokenUsage) -> TokenUsage:
 def _failure(error: ModelError, access: ModelAccess | None) -> _Failure:
     """A vendor that is missing, or that doesn't let us in, is a matter of configuration; the rest is the vendor's."""
     if error.kind is ModelErrorKind.AUTHENTICATION or (access is None and not error.retryable):
-        return _Failure(EVALUATOR_UNAVAILABLE, retry.error_message(error, access), "not_retryable")
-    status = "unknown" if error.retryable else "not_retryable"
-    return _Failure(retry.error_type(error), retry.error_message(error, access), status)
+        return _Failure(EVALUATOR_UNAVAILABLE, retry.error_message(error, access))
+    return _Failure(retry.error_type(error), retry.error_message(error, access))

@@ -51,7 +51,6 @@ from services.worker.runner.models.base import ModelAccess, ModelError, ModelErr
 DEFAULT_MAX_STEPS = 25
 # Failures of our own in one turn, after which it is given back instead of failing on.
 _MOST_FAILURES = 3
-_STATUS = {True: "not_retryable", False: "unknown"}
 _INTERNAL_TEXT = "Something failed inside the platform while it ran this turn. Its log has the cause."
 
 
@@ -296,7 +295,7 @@ class Turn:
 
     async def _stop_at_limit(self) -> None:
         message = f"The turn was ended after {self._steps} model requests, the most that one turn may make."
-        fields = retry.error_fields("tool_use_limit_reached_error", message, "not_retryable")
+        fields = retry.error_fields("tool_use_limit_reached_error", message)
         self._journal.add("session.error", fields)
         await self._end(TURN_END_KIND_FAILED)
 
@@ -314,10 +313,10 @@ class Turn:
         if delay is None:
             # A context that is too long is no reason against another turn, with another model or other words.
             is_final = not error.retryable and error.kind is not ModelErrorKind.TOO_LONG
-            self._journal.add("session.error", retry.error_fields(kind, message, _STATUS[is_final]))
+            self._journal.add("session.error", retry.error_fields(kind, message))
             await self._end(TURN_END_KIND_FAILED if is_final else TURN_END_KIND_RETRIES_EXHAUSTED)
             return
-        self._journal.add("session.error", retry.error_fields(kind, message, "retryable"))
+        self._journal.add("session.error", retry.error_fields(kind, message, asks_again=True))
         self._journal.add("session.status_rescheduled", {})
         self._journal.add("session.thread_status_rescheduled", self._thread)
         await self._journal.flush()
@@ -395,6 +394,6 @@ class Turn:
         await self._load(from_log=True)
         for event_type, fields in recovery.plan(self._loaded, attempt=1, resumed=False).events:
             self._journal.add(event_type, fields)
-        self._journal.add("session.error", retry.error_fields("internal_error", _INTERNAL_TEXT, "unknown"))
+        self._journal.add("session.error", retry.error_fields("internal_error", _INTERNAL_TEXT))
         self._failed = False
         await self._end(TURN_END_KIND_FAILED)
