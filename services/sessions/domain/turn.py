@@ -145,7 +145,7 @@ def append_turn_events(state: SessionState, command: TurnAppend, now: datetime, 
     for draft in fresh:
         _follow(move, draft, command.known_seq)
         move.append(draft)
-    if command.usage is not None and (fresh or not command.events):
+    if command.usage is not None and _is_news(state, command, fresh):
         move.state.usage = move.state.usage + command.usage
         if state.threads is not None:
             own_usage = state.threads.own_usage + command.usage
@@ -154,6 +154,14 @@ def append_turn_events(state: SessionState, command: TurnAppend, now: datetime, 
     if command.end is not None:
         move.ended = _END_TABLE[command.end.kind](move, command.end)
     return move.finish()
+
+
+def _is_news(state: SessionState, command: TurnAppend, fresh: list[Draft]) -> bool:
+    """Whether the usage of an append is not counted yet: a repeat has no fresh events."""
+    if fresh or command.end is None or command.end.kind is not EndKind.INTERRUPTED:
+        return bool(fresh) or not command.events
+    # What an interrupt cut off may come without events; a repeat finds the interrupt obeyed.
+    return not command.events and state.interrupt_seq > 0
 
 
 def _follow(move: Move, draft: Draft, known_seq: int) -> None:

@@ -324,3 +324,31 @@ def phase(state: SessionState) -> Phase:
 def _parked(state: SessionState) -> SessionState:
     call = PendingCall("sevt_call", "toolu_1", CallKind.CONFIRMATION)
     return append(held(state), end=turn.End(turn.EndKind.REQUIRES_ACTION, (call,))).state
+
+
+class TestCounting:
+    """Usage is counted once, also where a runner asks again because the answer to an append was lost."""
+
+    def test_a_repeat_of_an_append_is_not_charged_again(self) -> None:
+        state = held(session("500"))
+        command = turn.TurnAppend(
+            state.turn_epoch,
+            state.last_seq,
+            (Draft(new_id(), "span.model_request_end"),),
+            TokenUsage(10, 5),
+            charges=(cents(7),),
+        )
+        once = turn.append_turn_events(state, command, later(state), new_id).state
+        stored = frozenset(draft.id for draft in command.events)
+        twice = turn.append_turn_events(once, replace(command, stored_ids=stored), later(once), new_id).state
+        assert (twice.usage, twice.spend) == (once.usage, once.spend)
+
+    def test_nor_is_what_an_interrupt_cut_off_before_a_message_that_waits(self) -> None:
+        state = send(held(session("500")), MESSAGE, INTERRUPT).state
+        state = send(state, MESSAGE).state
+        end = turn.End(turn.EndKind.INTERRUPTED)
+        once = append(state, charge=cents(7), end=end)
+        assert not once.ended
+        twice = append(once.state, charge=cents(7), end=end).state
+        assert twice.usage == once.state.usage == TokenUsage(10, 5)
+        assert twice.spend == once.state.spend
