@@ -20,6 +20,7 @@ from managed_agents.sessions.v1 import (
     events_pb2,
     sessions_pb2,
     sessions_pb2_grpc,
+    threads_pb2_grpc,
     turns_pb2,
     turns_pb2_grpc,
 )
@@ -47,6 +48,7 @@ class Replica:
         self.environments = _Calls(connection.stub(environments_pb2_grpc.EnvironmentsServiceStub), context)
         self.sessions = _Calls(connection.stub(sessions_pb2_grpc.SessionsServiceStub), context)
         self.events = _Calls(connection.stub(sessions_pb2_grpc.EventsServiceStub), context)
+        self.threads = _Calls(connection.stub(threads_pb2_grpc.ThreadsServiceStub), context)
         self.turns = _Calls(connection.stub(turns_pb2_grpc.TurnsServiceStub), context)
 
     async def create_session(self, *initial: dict[str, Any], **fields: Any) -> str:
