@@ -109,4 +109,4 @@ def test_an_error_tells_a_published_caller_whether_the_session_goes_on(error: An
     event = Event(id="sevt_1", type="session.error", body=orjson.dumps(stored))
     told = orjson.loads(render_event(event, published=True))["error"]
     assert told == {"type": published[0], "message": "m", "retry_status": {"type": published[1]}}
-    assert render_event(event, published=False) is event.body
+    assert render_event(event, published=False) == event.body
