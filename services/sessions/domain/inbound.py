@@ -9,7 +9,7 @@ Limits: 50 initial events, 1,000 events per later request; 1,000 blocks per even
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kit.errors import InvalidArgument
@@ -68,6 +68,8 @@ class ClientEvent:
     fields: dict[str, Any]
     # The thread beside the primary one that it goes to, or empty.
     thread_id: str = ""
+    # Whether the published contract rules when it may come.
+    published: bool = False
 
 
 def validate_events(events: Any, *, initial: bool, published: bool) -> list[ClientEvent]:
@@ -157,6 +159,7 @@ def _check_system_message_place(events: list[ClientEvent], published: bool) -> N
         )
     # The published type of this event has text blocks alone.
     normalise_content(events[place].fields["content"], f"events.{place}.content", allowed=TEXT_BLOCKS)
+    events[place] = replace(events[place], published=True)
 
 
 def refuse_ungraded(events: list[ClientEvent], field: str) -> None:

@@ -72,8 +72,8 @@ def _queue_thread_message(move: Move, draft: Draft, _event: ClientEvent, _tracep
 
 
 def _refuse_while_parked(move: Move, draft: Draft, event: ClientEvent, traceparent: str) -> None:
-    if move.thread_shown:
-        # It waits for threads that run, and for nobody else.
+    if move.thread_shown or not event.published:
+        # Only the published contract keeps it from a session that waits; one that waits for threads that run is none.
         _queue(move, draft, event, traceparent)
         return
     raise InvalidSystemMessage(

@@ -6,6 +6,7 @@ input is lost, and no parked call is left without a result.
 """
 
 import itertools
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import orjson
@@ -101,13 +102,20 @@ class Histories(RuleBasedStateMachine):
             assert turn.phase_of(self.state) is Phase.READY
             assert not any(entry.starts_turn for entry in self.state.unread)
 
-    @rule()
-    def message_with_system(self) -> None:
-        if turn.phase_of(self.state) is Phase.PARKED:
+    @rule(published=strategies.booleans())
+    def message_with_system(self, published: bool) -> None:
+        if published and turn.phase_of(self.state) is Phase.PARKED:
             with pytest.raises(InvalidSystemMessage):
-                self.send(MESSAGE, SYSTEM)
+                self.send(MESSAGE, replace(SYSTEM, published=True))
         else:
-            self.send(MESSAGE, SYSTEM)
+            self.send(MESSAGE, replace(SYSTEM, published=published))
+
+    @rule()
+    def system_alone(self) -> None:
+        """It is context of what comes next and starts nothing."""
+        before = self.state
+        if self.send(SYSTEM) is not None:
+            assert self.state.turn_state is before.turn_state and self.state.status is before.status
 
     @rule()
     def interrupt(self) -> None:
