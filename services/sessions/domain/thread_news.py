@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from services.sessions.domain import turn_events
+from services.sessions.domain import outcome, turn_events
 from services.sessions.domain.answers import answered
 from services.sessions.domain.cost import Charge, read_spend
 from services.sessions.domain.inbound import THREAD_MESSAGE
@@ -129,6 +129,8 @@ def settle(move: Move) -> None:
         return
     if was_running:
         move.stop_running()
+    if waiting:
+        outcome.close_parked(move)
     state.status = Status.REQUIRES_ACTION if waiting else Status.IDLE
     if state.pending:
         move.write_waiting()
