@@ -21,6 +21,8 @@ from services.worker.runner.models.summary import INTRODUCTION
 
 TOOL = ToolDefinition("bash", "Runs a command.", {"type": "object"})
 Event = dict[str, Any]
+# How what a goal says to the agent begins.
+OF_GOALS = ("Bring about this outcome", "The outcome was measured", "Measured: ")
 
 
 def text(value: str) -> list[dict[str, Any]]:
@@ -65,6 +67,8 @@ class Player:
             self.maybe_input()
             if self.log.conversation.open_calls():
                 self.answer_calls()
+            elif self.log.conversation.goal is not None and not self.draw(st.integers(0, 2)):
+                self.evaluate()
             elif self.draw(st.integers(0, 2)):
                 self.request()
             else:
@@ -78,6 +82,24 @@ class Player:
             self.log.say("user.message")
             if not self.draw(st.integers(0, 3)):
                 self.log.say("system.message")
+        if self.log.conversation.goal is None and not self.draw(st.integers(0, 5)):
+            rubric = {"type": "text", "content": "short"}
+            number = len(self.log.events)
+            self.log.add("user.define_outcome", outcome_id=f"o{number}", description=f"d{number}", rubric=rubric)
+
+    def evaluate(self) -> None:
+        """The work is measured, whether or not more came in between."""
+        goal = self.log.conversation.goal
+        assert goal is not None
+        about = {"outcome_id": goal.outcome_id, "iteration": goal.iteration}
+        if not goal.start_id:
+            self.log.add("span.outcome_evaluation_start", **about)
+        if self.draw(st.booleans()):
+            return
+        result = self.draw(st.sampled_from(("satisfied", "needs_revision", "max_iterations_reached")))
+        self.log.add("span.outcome_evaluation_end", **about, result=result, explanation="more")
+        if result == "needs_revision" and self.draw(st.booleans()):
+            self.log.add("user.message", content=text("Measured: more"), metadata=about)
 
     def request(self) -> None:
         known = self.draw(st.integers(self.log.conversation.read_seq, len(self.log.events)))
@@ -102,15 +124,24 @@ class Player:
     def compact(self) -> None:
         read_seq = self.log.conversation.read_seq
         start_id = self.log.add("span.model_request_start", context_seq=read_seq, purpose=COMPACTION)
+        carried = self.carried()
         self.maybe_input()
         if self.draw(st.booleans()):
-            standing = self.log.conversation.standing_instructions()
+            # What came since the request began may have reached the runner, or only the log.
+            carried = self.carried() if self.draw(st.booleans()) else carried
             summary = text(f"summary{len(self.log.events)}")
-            self.log.add("agent.thread_context_compacted", content=summary, system=standing, context_seq=read_seq)
+            self.log.add("agent.thread_context_compacted", content=summary, context_seq=read_seq, **carried)
             self.log.compactions.append((read_seq, len(self.log.events), self.waiting))
             self.log.end(start_id, 400)
         else:
             self.log.end(start_id, is_error=True)
+
+    def carried(self) -> dict[str, Any]:
+        goal = self.log.conversation.goal
+        return {
+            "system": self.log.conversation.standing_instructions(),
+            "outcome": goal.dump() if goal is not None else None,
+        }
 
 
 @st.composite
@@ -138,6 +169,7 @@ def told(conversation: Conversation) -> dict[str, Any]:
         "open_request": conversation.open_request,
         "needs_answer": conversation.needs_answer(),
         "unread": conversation.has_unread_input(),
+        "goal": conversation.goal.dump() if conversation.goal is not None else None,
     }
 
 
@@ -204,11 +236,14 @@ def test_nothing_is_lost_after_a_compaction_and_nothing_of_before_stays(log: Log
     summary = [INTRODUCTION, log.events[compacted_seq - 1]["content"][0]["text"]] if compacted_seq else []
 
     def texts(event_type: str, after: int) -> list[str]:
-        return [event["content"][0]["text"] for event in log.events[after:] if event["type"] == event_type]
+        events = [event for event in log.events[after:] if event["type"] == event_type]
+        said = [event["content"][0]["text"] for event in events]
+        return [value for value in said if not value.startswith(OF_GOALS)]
 
     seen: dict[str, list[str]] = {"user": [], "assistant": [], "system": []}
     for message in log.conversation.messages():
         seen[message.role] += [block["text"] for block in message.content if block["type"] == "text"]
+    seen["user"] = [value for value in seen["user"] if not value.startswith(OF_GOALS)]
     assert seen["user"] == [*summary, *waiting, *texts("user.message", compacted_seq)]
     assert seen["assistant"] == texts("agent.message", compacted_seq)
     assert seen["system"] == texts("system.message", 0)

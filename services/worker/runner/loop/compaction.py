@@ -9,8 +9,8 @@ What the model is shown for it: first the context itself, which its cache knows,
 that is too long, or the model called tools instead of answering, a transcript that is cut to what fits.
 
 The event's own fields are `content` (the summary), `system` (what system messages say that were read before it),
-`context_seq` (up to which seq every input is part of it: a context can be built from there on, with nothing of what is
-before), and the tokens before and after it, as far as they can be estimated.
+`outcome` (the goal that is worked on), `context_seq` (a context can be built from the events after it, with nothing of
+what is before), and the tokens before and after it, as far as they can be estimated.
 """
 
 from collections.abc import Iterator
@@ -142,6 +142,7 @@ class Compactor:
             fields = {
                 "content": [{"type": "text", "text": summary}],
                 "system": self._conversation.standing_instructions(),
+                "outcome": self._conversation.goal.dump() if self._conversation.goal is not None else None,
                 "context_seq": read_seq,
                 "tokens_before": before,
                 "tokens_after": answer.usage.output_tokens or text_tokens(summary),

@@ -26,11 +26,12 @@ from typing import Any
 
 import orjson
 
-from services.worker.runner.loop.goal import END, ONGOING, START, Goal, declared, settling
+from services.worker.runner.loop.goal import END, ONGOING, START, Goal, declared, restored, settling
 from services.worker.runner.models.base import Block, Message, Role, block_chars
 from services.worker.runner.models.summary import COMPACTION, INTRODUCTION
 from services.worker.runner.models.windows import block_tokens
 
+START_THREAD, SEND_TO_THREAD = "start_thread", "send_to_thread"
 UNANSWERED = "No result was recorded for this call."
 # What an event costs in memory beyond its bytes, roughly: dicts, strings and the message around it.
 _EVENT_OVERHEAD_BYTES = 600
@@ -51,6 +52,13 @@ class Call:
     decision: str | None = None
     deny_message: str = ""
     result: Block | None = None
+    # Whether the result came from the log, rather than from this turn itself.
+    result_is_stored: bool = False
+
+    @property
+    def is_of_thread(self) -> bool:
+        """Whether a thread answers the call. Only coordinators are allowed tools of these names."""
+        return not self.custom and self.permission == "allow" and self.name in (START_THREAD, SEND_TO_THREAD)
 
     @property
     def answered(self) -> bool:
@@ -63,6 +71,13 @@ class _Input:
     seq: int
     role: Role
     content: list[Block]
+    # What was known when it was taken: its place is after that, also while its seq is not known.
+    after_seq: int = 0
+
+    @property
+    def read_before(self) -> int:
+        """A seq of the log before it."""
+        return self.seq - 1 if self.seq else self.after_seq
 
 
 @dataclass(slots=True)
@@ -91,7 +106,7 @@ class Conversation:
     @property
     def read_seq(self) -> int:
         """The seq up to which every input was read by a model request."""
-        return self._inputs[0].seq - 1 if self._inputs else self.known_seq
+        return min((waiting.read_before for waiting in self._inputs), default=self.known_seq)
 
     def tokens(self, fixed_tokens: int) -> int:
         """How long the next request is; `fixed_tokens` estimates what comes with each one, as vendors count it too."""
@@ -122,6 +137,10 @@ class Conversation:
     def needs_answer(self) -> bool:
         """Whether a model request would have something to react to."""
         return bool(self._inputs or self.calls) or not self._answer
+
+    def said(self) -> list[Block]:
+        """The text of the newest answer."""
+        return [block for block in self._answer if block["type"] == "text"]
 
     def has_unread_input(self) -> bool:
         """Whether inputs wait that no model request has read."""
@@ -188,14 +207,22 @@ class Conversation:
         self._standing = usable_blocks(fields.get("system"))
         self._begin_answer()
         self._sealed = [Message("user", summary)]
-        if self.goal is not None and all(waiting.seq != self.goal.seq for waiting in self._inputs):
-            push(self._sealed, "user", [{"type": "text", "text": self.goal.instruction()}])
+        goal = restored(fields.get("outcome"))
+        if goal is not None and not self._waits(goal):
+            push(self._sealed, "user", [{"type": "text", "text": goal.instruction()}])
+        if self.goal is None or not self._waits(self.goal):
+            # One that waits may have come after the compaction looked.
+            self.goal = goal
         if self._standing:
             self._sealed.append(Message("system", self._standing))
-        self._counted, self._estimated = 0, _tokens(summary) + _tokens(self._standing)
+        self._counted, self._estimated = 0, sum(_tokens(message.content) for message in self._sealed)
         kept = [block for waiting in self._inputs for block in waiting.content]
         self.size_bytes = sum(message.size for message in self._sealed) + sum(map(block_chars, kept))
         self.size_bytes += _EVENT_OVERHEAD_BYTES * (len(self._sealed) + len(self._inputs))
+
+    def _waits(self, goal: Goal) -> bool:
+        """Whether no model request has read of the goal."""
+        return any(waiting.seq == goal.seq for waiting in self._inputs)
 
     def _is_of_compaction(self, fields: Mapping[str, Any]) -> bool:
         self._compacting = fields.get("purpose") == COMPACTION
@@ -227,16 +254,18 @@ class Conversation:
         self.calls.append(Call(event_id, block_id, name, arguments, custom, permission))
         self._answer.append({"type": "tool_use", "id": block_id, "name": name, "input": arguments})
 
-    def _on_tool_result(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
-        self._answer_call(fields.get("tool_use_id", ""), fields)
+    def _on_tool_result(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        self._answer_call(fields.get("tool_use_id", ""), fields, seq)
 
-    def _on_custom_tool_result(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
-        self._answer_call(fields.get("custom_tool_use_id", ""), fields)
+    def _on_custom_tool_result(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        self._answer_call(fields.get("custom_tool_use_id", ""), fields, seq)
 
-    def _answer_call(self, call_id: str, fields: Mapping[str, Any]) -> None:
+    def _answer_call(self, call_id: str, fields: Mapping[str, Any], seq: int) -> None:
         call = self._find_call(call_id)
-        if call is None or call.result is not None:
+        # A result that the service wrote first stands, whatever this turn wrote before it heard of that.
+        if call is None or (call.result is not None and (call.result_is_stored or not seq)):
             return
+        call.result_is_stored = bool(seq)
         call.result = {
             "type": "tool_result",
             "tool_use_id": call.block_id,
@@ -265,19 +294,20 @@ class Conversation:
         # What others sent before our own input was stored stands before it in the log.
         while seq and place and not self._inputs[place - 1].seq:
             place -= 1
-        self._inputs.insert(place, _Input(seq, role, blocks))
+        self._inputs.insert(place, _Input(seq, role, blocks, self.known_seq))
 
     def _on_define_outcome(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
         self.goal = declared(fields, seq)
         self._add_input(seq, "user", [{"type": "text", "text": self.goal.instruction()}])
 
     def _on_evaluation(self, event_id: str, event_type: str, fields: Mapping[str, Any], seq: int) -> None:
-        if self.goal is None or fields.get("outcome_id") != self.goal.outcome_id:
-            return
-        if not self.goal.follow(event_id, event_type, fields):
+        # A context that begins at a compaction is told of its goal there, and of an end before that by the end itself.
+        if self.goal is not None:
+            if fields.get("outcome_id") != self.goal.outcome_id or self.goal.follow(event_id, event_type, fields):
+                return
             self.goal = None
-            if text := settling(fields):
-                self._add_input(seq, "user", [{"type": "text", "text": text}])
+        if event_type == END and (text := settling(fields)):
+            self._add_input(seq, "user", [{"type": "text", "text": text}])
 
     def _on_evaluation_start(self, event_id: str, fields: Mapping[str, Any], seq: int) -> None:
         self._on_evaluation(event_id, START, fields, seq)
@@ -287,6 +317,14 @@ class Conversation:
 
     def _on_evaluation_end(self, event_id: str, fields: Mapping[str, Any], seq: int) -> None:
         self._on_evaluation(event_id, END, fields, seq)
+
+    def _on_thread_message(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        # A thread is told what to do by the one that made it, which hears the answers of its threads by name.
+        name = fields.get("from_agent_name")
+        told = f"Message from thread {fields.get('from_session_thread_id')} ({name}):"
+        head = [{"type": "text", "text": told}] if name else []
+        if blocks := usable_blocks(fields.get("content")):
+            self._inputs.append(_Input(seq, "user", [*head, *blocks]))
 
     def _on_system_message(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
         blocks = [block for block in usable_blocks(fields.get("content")) if block["type"] == "text"]
@@ -344,6 +382,7 @@ _HANDLERS = {
     ONGOING: Conversation._on_evaluation_ongoing,
     END: Conversation._on_evaluation_end,
     "system.message": Conversation._on_system_message,
+    "agent.thread_message_received": Conversation._on_thread_message,
     "user.custom_tool_result": Conversation._on_custom_tool_result,
     "user.tool_result": Conversation._on_tool_result,
     "user.tool_confirmation": Conversation._on_confirmation,

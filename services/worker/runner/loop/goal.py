@@ -7,7 +7,7 @@ that is allowed still leaves the agent one answer: what it says becomes an input
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 START, ONGOING, END = (f"span.outcome_evaluation_{name}" for name in ("start", "ongoing", "end"))
@@ -58,6 +58,15 @@ class Goal:
             self.iteration += 1
             self.revision = fields.get("explanation") or UNEXPLAINED
         return True
+
+    def dump(self) -> dict[str, Any]:
+        """As JSON, for a compaction to carry along: what declared it is no longer read then."""
+        return asdict(self)
+
+
+def restored(value: Any) -> Goal | None:
+    """The goal that a compaction carried along, if any."""
+    return Goal(**value) if isinstance(value, dict) else None
 
 
 def declared(fields: Mapping[str, Any], seq: int) -> Goal:
