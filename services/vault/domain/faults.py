@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 
 from services.vault.domain.errors import InvalidSettings
 
-MAX_FAULTS = 20
+# They travel in the trailers of an rpc, which are bounded.
+MAX_FAULTS = 10
 MAX_NAME_CHARACTERS = 64
 _PLAIN_NAME = re.compile(rf"^[A-Za-z_][A-Za-z0-9_.-]{{0,{MAX_NAME_CHARACTERS - 1}}}$")
 

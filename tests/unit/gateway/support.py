@@ -81,7 +81,7 @@ def settings(**changes: Any) -> GatewaySettings:
 
 def clients(**stubs: Any) -> Clients:
     """Clients with a stub for each named service and an empty one for the rest."""
-    names = ("agents", "environments", "sessions", "events", "settings", "runner")
+    names = ("agents", "environments", "sessions", "events", "outcomes", "settings", "runner")
     return Clients(**{name: stubs.get(name, Stub()) for name in names})
 
 
