@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
 
 import orjson
 
@@ -33,7 +32,7 @@ from managed_agents.sessions.v1.turns_pb2 import (
     TurnEndKind,
     TurnGrant,
 )
-from services.worker.runner.loop import recovery, retry
+from services.worker.runner.loop import recovery, retry, threads
 from services.worker.runner.loop.agent import DEFAULT_SYSTEM, SANDBOX_NOTE, parse_agent
 from services.worker.runner.loop.asking import Answer, Asker
 from services.worker.runner.loop.ceiling import Ceiling
@@ -44,22 +43,16 @@ from services.worker.runner.loop.leases import Lease, LeaseLost
 from services.worker.runner.loop.outcomes import BudgetSpent, Evaluator
 from services.worker.runner.loop.previews import Previews, Publish
 from services.worker.runner.loop.stopping import StopKind, Stopped, StopSignal
-from services.worker.runner.loop.tools import Sandbox, Toolbox, run_call
+from services.worker.runner.loop.tools import Toolbox, run_call
 from services.worker.runner.models.access import Model, ModelAccessCache
 from services.worker.runner.models.base import ModelAccess, ModelError, ModelErrorKind, StopReason, ToolDefinition
 
 DEFAULT_MAX_STEPS = 25
 # Failures of our own in one turn, after which it is given back instead of failing on.
 _MOST_FAILURES = 3
+# What may be settled by the time that the service hears of such an end.
+_MAY_GO_ON = (TURN_END_KIND_BUDGET_REACHED, TURN_END_KIND_REQUIRES_ACTION)
 _INTERNAL_TEXT = "Something failed inside the platform while it ran this turn. Its log has the cause."
-
-
-class Sandboxes(Protocol):
-    """Where sessions get their sandbox."""
-
-    def session(self, session_id: str, environment: Mapping[str, Any]) -> Sandbox:
-        """The sandbox of a session; it starts with its first tool."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +67,7 @@ class TurnServices:
     read_log: Callable[[Lease], AsyncIterator[Event]]
     publish: Publish
     access: ModelAccessCache
-    sandboxes: Sandboxes
+    sandboxes: threads.Sandboxes
     built_in: Mapping[str, ToolDefinition]
     retry_policy: retry.RetryPolicy = field(default_factory=retry.RetryPolicy)
     # What the models take, in tokens; 0 leaves it to the table of known models.
@@ -93,7 +86,7 @@ class Turn:
         self._services = services
         agent = grant.session.agent
         self._profile = parse_agent(agent.document_json, agent.model_json, agent.model_id)
-        self._toolbox = Toolbox(self._profile, services.built_in)
+        self._toolbox = Toolbox(self._profile, services.built_in, threads.tools_for(grant))
         self._ceiling = Ceiling(grant)
         self._thread = {"session_thread_id": grant.thread_id, "agent_name": self._profile.name}
         self._previews = Previews(services.publish, grant.session.id)
@@ -234,9 +227,7 @@ class Turn:
     async def _run_calls(self) -> None:
         # The calls are in the log before the first of them runs: whatever happens then, they are known.
         await self._journal.flush()
-        sandbox = self._services.sandboxes.session(
-            self.lease.session_id, orjson.loads(self.grant.environment_json or b"{}")
-        )
+        sandbox = threads.sandbox_for(self._services.sandboxes, self.grant)
         started = time.monotonic()
         while self._run:
             self.lease.check()
@@ -288,8 +279,8 @@ class Turn:
             await self._end(TURN_END_KIND_REFUSAL, details=orjson.dumps(details))
             return
         calls = self._loaded.open_calls()
-        self._run = [call for call in calls if call.permission == "allow"]
-        self._park = [call for call in calls if call.permission != "allow"]
+        self._park = [call for call in calls if call.permission != "allow" or call.is_of_thread]
+        self._run = [call for call in calls if call not in self._park]
         if not answer.calls and self._loaded.goal is None:
             await self._end(TURN_END_KIND_END_TURN)
 
@@ -317,13 +308,17 @@ class Turn:
             await self._end(TURN_END_KIND_FAILED if is_final else TURN_END_KIND_RETRIES_EXHAUSTED)
             return
         self._journal.add("session.error", retry.error_fields(kind, message, asks_again=True))
-        self._journal.add("session.status_rescheduled", {})
-        self._journal.add("session.thread_status_rescheduled", self._thread)
+        self._tell_status("rescheduled")
         await self._journal.flush()
         with self.stop.scope():
             await asyncio.sleep(delay)
-        self._journal.add("session.status_running", {})
-        self._journal.add("session.thread_status_running", self._thread)
+        self._tell_status("running")
+
+    def _tell_status(self, status: str) -> None:
+        # The log of a thread tells nothing of the session as a whole.
+        if not self.grant.root_session_id:
+            self._journal.add(f"session.status_{status}", {})
+        self._journal.add(f"session.thread_status_{status}", self._thread)
 
     async def _end(
         self,
@@ -333,6 +328,8 @@ class Turn:
         details: bytes = b"",
         interrupt_seq: int = 0,
     ) -> None:
+        if kind == TURN_END_KIND_END_TURN and (answer := threads.answer_of(self.grant, self._loaded)):
+            self._journal.add("agent.thread_message_sent", answer)
         response = await self._journal.flush(
             TurnEnd(kind=kind, event_ids=event_ids, stop_details_json=details, interrupt_seq=interrupt_seq)
         )
@@ -341,8 +338,8 @@ class Turn:
             self._over = True
             self.kept = self._conversation
             return
-        # Input waited that the turn had not read: it goes on with that. Or there is budget again.
-        if not self._loaded.has_unread_input() and kind != TURN_END_KIND_BUDGET_REACHED:
+        # Input waited that the turn had not read: it goes on with that. Or there is budget again, or threads answered.
+        if not self._loaded.has_unread_input() and kind not in _MAY_GO_ON:
             raise RuntimeError("the service lets a turn go on that has nothing to read")
         self._run, self._park = [], []
         self._steps = self._model_failures = 0
