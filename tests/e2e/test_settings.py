@@ -1,4 +1,4 @@
-"""An operator saves a vendor and a key over REST: the next turn uses them, no place shows the key, a restart keeps it."""
+"""An operator saves a vendor and a key over REST: the next turn uses them, nothing shows the key, a restart keeps it."""
 
 from __future__ import annotations
 
