@@ -352,3 +352,15 @@ class TestCounting:
         twice = append(once.state, charge=cents(7), end=end).state
         assert twice.usage == once.state.usage == TokenUsage(10, 5)
         assert twice.spend == once.state.spend
+
+    def test_usage_is_told_at_the_time_of_its_use_over_midnight(self) -> None:
+        evening = datetime(2026, 11, 30, 23, 59, 30, tzinfo=UTC)
+        state = replace(session("500"), updated_at=evening, created_at=evening)
+        told: dict[str, int] = {}
+        for wait, spent in ((0, 3), (60, 4)):
+            state = replace(state, updated_at=evening + timedelta(seconds=wait))
+            moved = append(held(state), charge=cents(spent), end=turn.End(turn.EndKind.END_TURN))
+            snapshot = orjson.loads(moved.events[1].body)
+            told[snapshot["created_at"][:10]] = snapshot["usage"]["list_cost"]
+            state = moved.state
+        assert told == {"2026-11-30": 3, "2026-12-01": 7}
