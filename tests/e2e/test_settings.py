@@ -1,4 +1,4 @@
-"""An operator saves a vendor and a key over REST: the next turn uses them, nothing shows the key, a restart keeps it."""
+"""A vendor and a key are saved over REST: the next turn uses both, no place shows the key, a restart keeps both."""
 
 from __future__ import annotations
 
