@@ -36,6 +36,7 @@ from .routes.events import EventRoutes
 from .routes.runs import RunRoutes
 from .routes.runtime import RuntimeRoutes
 from .routes.settings import SettingsRoutes
+from .routes.threads import ThreadRoutes
 from .streams import Hub, StreamProtocol
 
 TITLE = "managed-agents"
@@ -58,6 +59,7 @@ def all_operations(settings: GatewaySettings, hub: Hub) -> tuple[Operation, ...]
         *sessions.OPERATIONS,
         *EventRoutes(hub).operations(),
         *RunRoutes(hub).operations(),
+        *ThreadRoutes(hub).operations(),
         *outcomes.OPERATIONS,
         *models.OPERATIONS,
         *runtime.operations(),
