@@ -300,3 +300,29 @@ async def _agent(platform: World) -> str:
     definition = orjson.dumps({"name": "tester", "model": "listed", "system": "Be brief."})
     created = await platform.clients.agents.CreateAgent(agents_pb2.CreateAgentRequest(definition_json=definition))
     return created.agent.id
+
+
+async def test_an_outcome_closes_at_the_ceiling_and_is_not_measured(platform: World) -> None:
+    session = await budgeted(platform, SAID)
+    outcome = {
+        "type": "user.define_outcome",
+        "description": "Ship it",
+        "rubric": {"type": "text", "content": "It is shipped"},
+    }
+    model = ScriptedModel([say("done"), say("never asked for")])
+    async with platform.runner(model):
+        await platform.clients.send(session, outcome)
+        log = await platform.until(session)
+        assert len(model.requests) == 1
+        (end,) = of(log, "span.outcome_evaluation_end")
+        assert (end["result"], end["outcome_evaluation_start_id"]) == ("budget_reached", "")
+        assert of(log, "span.outcome_evaluation_start") == []
+        assert types(log)[-3:] == PAUSE
+        assert reason_of(log) == "budget_reached"
+        assert (await refused(platform.clients.send(session, outcome))).reason == "BUDGET_REACHED"
+        # The outcome is over, so a raise finds nothing to go on with, and new work is taken.
+        await change(platform, session, cents(1000))
+        log = await platform.until_logged(session, "session.status_idle", 2)
+        assert (reason_of(log), len(model.requests)) == ("end_turn", 1)
+        await platform.say(session, "more")
+        assert reason_of(await platform.until_logged(session, "session.status_idle", 3)) == "end_turn"
