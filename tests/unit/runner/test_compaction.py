@@ -18,6 +18,7 @@ from services.worker.runner.loop.sessions import TurnSessions
 from services.worker.runner.loop.stopping import StopSignal
 from services.worker.runner.loop.tools import Toolbox
 from services.worker.runner.loop.transcript import transcript
+from services.worker.runner.models.anthropic import AnthropicModel
 from services.worker.runner.models.base import Message, ModelAccess, ModelRequest, TextDelta, ToolCall
 from services.worker.runner.models.demo import DemoModel
 from services.worker.runner.models.summary import INTRODUCTION, REQUEST
@@ -142,6 +143,25 @@ def test_a_kept_conversation_shrinks_when_it_is_compacted() -> None:
     assert 3_000 < conversation.size_bytes < 8_000
     cache.put("sess_1", conversation)
     assert cache.size_bytes == conversation.size_bytes
+
+
+def test_a_summary_is_asked_for_behind_what_the_vendors_cache_knows() -> None:
+    conversation = Conversation()
+    conversation.apply("e1", "user.message", {"content": "hi"}, 1)
+    model = AnthropicModel(ModelAccess("anthropic", api_key="k"))
+    before = model.body(ModelRequest("m", "Be brief.", conversation.messages(), []))
+    conversation.apply("e2", "span.model_request_start", {"context_seq": 1}, 2)
+    conversation.apply("e3", "agent.message", {"content": "hello"}, 3)
+    conversation.apply("e4", "span.model_request_end", {"model_usage": {"input_tokens": 900}}, 4)
+    conversation.apply("e5", "user.message", {"content": "waits"}, 5)
+    asked, with_tools = next(compactor(conversation)._questions("m", 900))
+    after = model.body(ModelRequest("m", "Be brief.", asked, []))
+    assert with_tools and after["system"] == before["system"] and after["cache_control"] == before["cache_control"]
+    assert after["messages"] == [
+        *before["messages"],
+        {"role": "assistant", "content": [{"type": "text", "text": "hello"}]},
+        {"role": "user", "content": [{"type": "text", "text": REQUEST}]},
+    ]
 
 
 _TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=3_000)

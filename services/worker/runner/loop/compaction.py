@@ -75,7 +75,7 @@ class Compactor:
 
     def note_refusal(self) -> bool:
         """The vendor refused the context as too long; whether a compaction may help."""
-        self._was_refused = not (self._is_fresh or self._gave_up or not self._conversation.read_messages())
+        self._was_refused = not self._is_fresh and not self._gave_up and self._can_compact()
         return self._was_refused
 
     def is_due(self, model_id: str, system: str) -> bool:
@@ -86,10 +86,14 @@ class Compactor:
             return False
         limit = self._limit(model_id)
         counted = self._conversation.tokens(0)
-        if counted < limit / 2 or not self._conversation.read_messages():
+        if counted < limit / 2 or not self._can_compact():
             # What comes with each request is left out here: estimating it would cost every short turn.
             return False
         return self._conversation.tokens(self._fixed_tokens(system)) >= limit
+
+    def _can_compact(self) -> bool:
+        """Whether there is something to summarise, and no call would come apart from its result."""
+        return bool(self._conversation.read_messages()) and not self._conversation.open_calls()
 
     async def compact(self, provider: ModelProvider, model_id: str, system: str, **options: Any) -> None:
         """Have the context summarised, and go on from there.
