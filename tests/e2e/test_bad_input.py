@@ -166,7 +166,8 @@ def known(platform: Platform) -> dict[str, str]:
         environment = http.post("/v1/environments", json={"name": "plain", "config": {"type": "cloud"}}).json()["id"]
         session = http.post("/v1/sessions", json={"agent": agent}).json()["id"]
         outcome = http.post("/v1/outcomes", json={"name": "plain"}).json()["id"]
-    return {"agent_id": agent, "environment_id": environment, "session_id": session, "model_id": "demo"}
+    ids = {"agent_id": agent, "environment_id": environment, "session_id": session, "outcome_id": outcome}
+    return {**ids, "model_id": "demo"}
 
 
 class Untouched:
