@@ -16,9 +16,11 @@ from kit.ids import new_id
 from kit.rpc.context import current_context
 from kit.rpc.server import Server
 from kit.testing import await_until
+from managed_agents.sessions.v1 import sessions_pb2
 from managed_agents.vault.v1 import vault_pb2
 from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceServicer, add_SettingsServiceServicer_to_server
 from services.sessions.operations import waits
+from tests.integration.sessions.thread_driver import coordinator
 from tests.integration.sessions.turn_driver import (
     MIGRATIONS,
     Replica,
@@ -30,6 +32,7 @@ from tests.integration.sessions.turn_driver import (
     user,
 )
 
+ENDED = sessions_pb2.SessionStatus.SESSION_STATUS_TERMINATED
 TIMED_OUT = ["session.error", "session.thread_status_terminated", "session.status_terminated"]
 
 
@@ -172,6 +175,27 @@ async def test_replicas_that_sweep_at_once_end_a_session_once(
         for session_id in sessions:
             await status_is(one, session_id, "timed_out")
             assert types(await one.log(session_id)).count("session.error") == 1
+
+
+async def test_the_threads_of_a_session_that_waited_too_long_end_with_it(
+    dsn: str, nats_url: str, folder: Path, vault: Vault
+) -> None:
+    async with swept(dsn, nats_url, folder, vault) as one, coordinator(one) as lead:
+        (thread_id,) = await lead.start(await lead.begin(), "writer")
+        grant = await lead.turn_of(thread_id)
+        asked = call("agent.custom_tool_use", "toolu_of_a_thread")
+        await one.append(grant, *answer(), asked, end=end("REQUIRES_ACTION", event_ids=[asked.id]))
+        await status_is(one, lead.id, "requires_action")
+        await parked_for(dsn, lead.id, 500)
+        vault.bounds["wrkspc_default"] = 500
+        await status_is(one, lead.id, "timed_out")
+        log = await lead.log()
+        assert types(log)[-3:] == TIMED_OUT and types(log).count("session.error") == 1
+        ended = [entry["session_thread_id"] for entry in log if entry["type"] == "session.thread_status_terminated"]
+        assert ended[0] == thread_id and len(ended) == 2
+        for entries in (log, await lead.thread_log(thread_id)):
+            assert not [entry for entry in entries if entry["type"].endswith("tool_result")]
+        assert {thread.status for thread in await lead.threads()} == {ENDED}
 
 
 async def test_the_sweep_reads_an_index_and_no_table(dsn: str) -> None:
