@@ -27,9 +27,12 @@ from tests.contract.client_flow import (
     sound,
     user,
 )
+from tests.contract.thread_cases import list_threads
 from tests.support.api import tool
 from tests.support.platform import Platform
 
+# Importing one of them brings all of their cases.
+assert list_threads is CASES["threads.list"]
 pytestmark = [pytest.mark.timeout(120)]
 
 

@@ -7,7 +7,7 @@ when, is in an index, so a restart changes nothing and any number of replicas ma
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import orjson
 
@@ -17,10 +17,11 @@ from kit.rpc.context import CallContext
 from kit.telemetry import log
 from managed_agents.vault.v1.vault_pb2 import GetSettingsRequest
 from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceStub
-from services.sessions.domain import waiting
+from services.sessions.domain import turn, waiting
 from services.sessions.domain.move import Moved
+from services.sessions.domain.session_state import SessionState
 from services.sessions.operations.core import Operations, new_event_id
-from services.sessions.operations.writer import Written, unchanged
+from services.sessions.operations.writer import Written
 from services.sessions.store.parked import ParkedStore
 from services.sessions.store.turns import TurnStore
 
@@ -102,18 +103,39 @@ class Waits:
         written = Written()
         try:
             async with operations.database.platform_transaction() as tx:
-                now: datetime = operations.clock.now()
-                decided = [
-                    waiting.time_out(state, bound, now, new_event_id)
-                    for state in await TurnStore(tx).lock_free(session_ids)
+                now = operations.clock.now()
+                states = await TurnStore(tx).lock_free(session_ids)
+                overdue = [state for state in states if waiting.is_overdue(state, bound, now)]
+                moves: list[tuple[Moved, dict[str, str]]] = [
+                    (waiting.time_out(state, bound, now, new_event_id), {}) for state in overdue if not state.threads
                 ]
-                moves: list[tuple[Moved, dict[str, str]]] = [(moved, {}) for moved in decided if not unchanged(moved)]
                 if moves:
                     await operations.writer.save(tx, moves, written)
         except BaseException:
             operations.writer.undo(written)
             raise
-        for moved, _ in moves:
-            log.info("a session waited too long", session_id=moved.state.id, workspace_id=moved.state.workspace_id)
         await operations.writer.settle(written)
-        return len(moves)
+        ended = len(moves)
+        for state in overdue:
+            if state.threads:
+                ended += await self._end_with_threads(state, bound)
+            log.info("a session waited too long", session_id=state.id, workspace_id=state.workspace_id)
+        return ended
+
+    async def _end_with_threads(self, found: SessionState, bound: timedelta) -> int:
+        """Ends a session whose threads end with it, in a transaction of its own."""
+        operations = self._operations
+        try:
+            async with operations.unit(found.workspace_id) as unit:
+                state = await unit.lock(found.id)
+                if not waiting.is_overdue(state, bound, unit.now):
+                    return 0
+                # Without the end of its log, so that its calls stay as they are too.
+                state = await operations.threads.end(
+                    unit, state, lambda thread, _tail: turn.stop(thread, unit.now, new_event_id)
+                )
+                await unit.apply(waiting.time_out(state, bound, unit.now, new_event_id))
+        except DomainError as error:
+            log.warning("a session that waited too long was not ended", session_id=found.id, reason=error.reason)
+            return 0
+        return 1
