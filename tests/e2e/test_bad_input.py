@@ -237,7 +237,7 @@ def _with(body: Any, path: Path, value: Any) -> Any:
 
 
 def _wrong_type(value: Any) -> Any:
-    return {str: 5, int: "x", bool: "yes", list: 5, dict: 5}[type(value)]
+    return {str: 5, int: "x", float: "x", bool: "yes", list: 5, dict: 5}[type(value)]
 
 
 def _mutations(body: dict[str, Any]) -> Iterator[tuple[str, tuple[str, ...], dict[str, Any]]]:
