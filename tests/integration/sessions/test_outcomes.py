@@ -38,7 +38,7 @@ async def test_a_platform_without_a_grader_takes_no_outcome(make_database: Any, 
     dsn = await make_database("sessions", MIGRATIONS)
     async with replica(dsn, nats_url, tmp_path, outcome_grader="off") as sessions:
         error = await refused(sessions.create_session(user(), OUTCOME))
-        assert (error.reason, error.metadata["field"]) == ("OUTCOME_GRADER_UNAVAILABLE", "initial_events.1")
+        assert (error.reason, error.field) == ("OUTCOME_GRADER_UNAVAILABLE", "initial_events.1")
         session_id = await sessions.create_session(user())
         before = await sessions.log(session_id)
         assert (await refused(sessions.send(session_id, OUTCOME))).reason == "OUTCOME_GRADER_UNAVAILABLE"
