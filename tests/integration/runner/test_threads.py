@@ -166,9 +166,11 @@ async def _all_running(stage: World, session_id: str, count: int) -> bool:
     return len(logs) == count and all(of(log, "span.model_request_start") for log in logs)
 
 
-@pytest.mark.parametrize(
-    "point", ["runner.before_append=kill@3", "runner.before_append=kill@5", "runner.model.mid_request=kill@2"]
-)
+# Four appends make the whole: the calls, an answer of each thread, the end.
+DEATHS = [f"runner.before_append=kill@{number}" for number in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("point", [*DEATHS, "runner.model.mid_request=kill@2", "runner.model.mid_request=kill@3"])
 async def test_a_runner_that_dies_doubles_no_thread_and_loses_no_answer(
     make_database: Any, nats_url: str, point: str
 ) -> None:
@@ -177,7 +179,7 @@ async def test_a_runner_that_dies_doubles_no_thread_and_loses_no_answer(
         session_id = await team(stage)
         async with stage.runner_process(point) as dying:
             await stage.say(session_id, starts("count to three", "count to four"))
-            await dying.wait()
+            await asyncio.wait_for(dying.wait(), 20)
         async with stage.runner_process():
             log = await stage.until(session_id, seconds=30)
 
