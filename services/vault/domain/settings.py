@@ -26,6 +26,7 @@ VENDOR_KEYS = {"ANTHROPIC_API_KEY": "anthropic", "OPENAI_API_KEY": "openai"}
 VENDOR_HOSTS = {"anthropic": "api.anthropic.com", "openai": "api.openai.com"}
 DEFAULT_MODELS = {"demo": "demo", "anthropic": "claude-sonnet-5-5", "openai": "gpt-5.1"}
 MAX_TEXT_CHARACTERS = 2048
+NO_ADDRESS = "must be a whole address, such as https://models.example.com/v1"
 SECTIONS = {"schema_version", "model", "loop_engine", "storage", "memory", "sandbox"}
 _BOUND = "requires_action_timeout_seconds"
 _REFERENCE = re.compile(r"^\$\{([A-Z][A-Z0-9_]{0,127})\}$")
@@ -115,14 +116,15 @@ def parse(document: Any, *, stored_api_key: str, stored_vendor: str = "") -> Set
     """
     faults = Faults()
     sections = faults.object_at(document, "", SECTIONS)
+    if not isinstance(document, dict):
+        # There is nothing more to say of it.
+        faults.refuse()
     version = sections.get("schema_version")
-    if isinstance(document, dict) and (version != SCHEMA_VERSION or isinstance(version, bool)):
+    if version != SCHEMA_VERSION or isinstance(version, bool):
         faults.add("schema_version", f"must be {SCHEMA_VERSION}")
-    # Without an object there is nothing more to say of it.
-    if isinstance(document, dict):
-        model = read_model(sections.get("model"), faults, ModelSettings(stored_vendor, api_key=stored_api_key))
-        engine, options = read_engine(sections.get("loop_engine", {"provider": default_of("loop_engine")}), faults)
-        _read_others(sections, faults)
+    model = read_model(sections.get("model"), faults, ModelSettings(stored_vendor, api_key=stored_api_key))
+    engine, options = read_engine(sections.get("loop_engine", {"provider": default_of("loop_engine")}), faults)
+    _read_others(sections, faults)
     faults.raise_if_any()
     return Settings(
         model=model,
@@ -232,9 +234,9 @@ def _problem_of_url(url: str) -> str:
         parts = urlsplit(url)
         is_whole = bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
-        is_whole = False
+        return NO_ADDRESS
     if not is_whole or any(character.isspace() for character in url):
-        return "must be a whole address, such as https://models.example.com/v1"
+        return NO_ADDRESS
     if parts.username is not None or parts.password is not None:
         return "must not hold a name or a password; put the secret into model.api_key"
     if "?" in url or "#" in url:
