@@ -7,6 +7,7 @@ refuses the request, and the context is compacted then.
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from services.worker.runner.models.base import Block
@@ -39,6 +40,7 @@ _DOCUMENT_CHARS_PER_TOKEN = 30
 _BLOCK_TOKENS = 8
 
 
+@lru_cache(maxsize=256)
 def window_tokens(model_id: str) -> int:
     """The input that a model takes, in tokens."""
     # Many servers put a vendor before the name: `anthropic/claude-…`.
