@@ -3,8 +3,11 @@
 import asyncio
 import signal
 
+import orjson
 import pytest
 
+from kit.testing import await_until
+from services.worker.runner.loop.context import Conversation
 from services.worker.runner.models.base import ModelError, ModelErrorKind, Stop, StopReason, TextDelta
 from services.worker.runner.models.summary import INTRODUCTION, REQUEST
 from tests.integration.runner.harness import World, of, text_of, types
@@ -234,6 +237,33 @@ async def test_a_busy_vendor_is_asked_for_the_summary_again(platform: World) -> 
     (error,) = of(log, "session.error")
     assert (error["error"]["type"], error["error"]["retry_status"]) == ("model_overloaded_error", "retryable")
     assert len(of(log, COMPACTED)) == 1 and text_of(of(log, "agent.message")[-1]) == "second"
+
+
+async def test_what_a_runner_kept_is_what_the_log_gives(platform: World) -> None:
+    session, gate = await platform.session(), Gate()
+    answers = [full("a"), [wait_at(gate), *say("s1")], full("b"), say("s2"), say("c", input_tokens=400)]
+    async with platform.runner(ScriptedModel(answers), context_window_tokens=WINDOW) as runner:
+        rule = {"type": "system.message", "content": [{"type": "text", "text": "in Japanese"}]}
+        message = {"type": "user.message", "content": [{"type": "text", "text": "one"}]}
+        await platform.clients.send(session, message, rule)
+        await platform.until(session)
+        await platform.say(session, "two")
+        await gate.reached.wait()
+        await platform.say(session, "three")
+        gate.opened.set()
+        await platform.until(session)
+        await platform.say(session, "four")
+        log = await platform.until(session)
+        await await_until(lambda: runner.claims.held == 0)
+        kept = runner._cache.take(session)
+    replayed = Conversation()
+    for event in log:
+        replayed.apply_stored(event["seq"], event["id"], event["type"], orjson.dumps(event))
+    assert len(of(log, COMPACTED)) == 2 and kept is not None
+    assert [(message.role, message.content) for message in kept.messages()] == [
+        (message.role, message.content) for message in replayed.messages()
+    ]
+    assert (kept.tokens(0), kept.read_seq, kept.known_seq) == (replayed.tokens(0), replayed.read_seq, log[-1]["seq"])
 
 
 async def test_another_runner_goes_on_from_the_summary(platform: World) -> None:
