@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from kit.postgres import Tx
+from services.sessions.domain.budget import is_spent
 from services.sessions.domain.log import LoggedEvent
 from services.sessions.domain.session_state import TokenUsage
 from services.sessions.domain.thread_news import IDLE, MESSAGE_SENT, TERMINATED, News
@@ -49,11 +50,12 @@ class ThreadStore:
             """
             INSERT INTO sessions (
                 workspace_id, id, root_id, created_at, updated_at, agent_id, agent_version, agent_name, environment_id,
-                environment, environment_now, resources, vault_ids, loop_engine, deployment_id, thread_id, turn_holder
+                environment, environment_now, resources, vault_ids, loop_engine, deployment_id, thread_id, turn_holder,
+                budget
             )
             SELECT workspace_id, %(thread_id)s, id, %(now)s, %(now)s, %(agent_id)s, %(version)s, %(name)s,
                    environment_id, environment, environment_now, resources, vault_ids, loop_engine, deployment_id,
-                   %(thread_id)s, turn_holder
+                   %(thread_id)s, turn_holder, budget
             FROM sessions WHERE workspace_id = %(workspace_id)s AND id = %(root_id)s
             """,
             {
@@ -87,7 +89,7 @@ class ThreadStore:
             SELECT e.session_id, e.seq, e.type, e.body
             FROM taken JOIN events e ON e.session_id = taken.thread_id AND e.seq = taken.seq
             WHERE e.workspace_id = %(workspace_id)s
-            ORDER BY e.created_at, e.session_id, e.seq LIMIT 10000
+            ORDER BY e.created_at, e.session_id, e.seq
             """,
             {"root_id": root_id},
         )
@@ -167,6 +169,14 @@ class ThreadStore:
             {"ids": list(thread_ids)},
         )
         return {thread_id: (TokenUsage(*tokens), spend) for thread_id, *tokens, spend in rows}
+
+    async def is_budget_spent(self, root_id: str) -> bool:
+        """Whether a session is at its ceiling."""
+        found = await self._tx.maybe_one(
+            "SELECT budget, spend FROM sessions WHERE workspace_id = %(workspace_id)s AND id = %(root_id)s",
+            {"root_id": root_id},
+        )
+        return found is not None and is_spent(*found)
 
     async def standing(self, root_id: str) -> tuple[str, str, bool]:
         """Of a session that is there: what it knows of its threads, its own turn, and whether it waits for answers."""
