@@ -388,6 +388,31 @@ async def test_a_grader_that_stays_busy_fails_the_evaluation(platform: World) ->
     assert [event["error"]["type"] for event in of(log, "session.error")] == ["model_overloaded_error"]
 
 
+async def test_a_record_that_is_too_long_for_the_model_is_halved(platform: World) -> None:
+    refused = ModelError(ModelErrorKind.TOO_LONG, "too long", status=400)
+    steps = [call(("bash", {"command": f"step {number}"})) for number in range(8)]
+    model = ScriptedModel([*steps, say("the end"), [refused], [refused], verdict("satisfied")])
+    async with platform.runner(model):
+        session_id = await platform.session(TOOLSET)
+        await platform.clients.send(session_id, outcome())
+        log = await platform.until(session_id)
+    assert results(log) == [(0, "satisfied")]
+    assert "session.error" not in types(log)
+    first, second, third = [request.messages[0].content[2]["text"] for request in model.requests if is_grading(request)]
+    assert "step 0" in first and "step 0" not in second and len(third) < len(second) < len(first)
+    assert all("the end" in record for record in (first, second, third))
+
+
+async def test_a_record_that_can_not_be_shortened_fails_the_evaluation(platform: World) -> None:
+    refused = ModelError(ModelErrorKind.TOO_LONG, "too long", status=400)
+    async with platform.runner(ScriptedModel([say("the end"), [refused]])):
+        session_id = await platform.session()
+        await platform.clients.send(session_id, outcome())
+        log = await platform.until(session_id)
+    assert results(log) == [(0, "failed")]
+    assert len(of(log, "session.error")) == 1
+
+
 async def test_a_verdict_in_words_is_understood(platform: World) -> None:
     said = 'My verdict: {"result": "satisfied", "explanation": "All {met}."} Thanks.'
     async with platform.runner(ScriptedModel([say("first"), say(said)])):

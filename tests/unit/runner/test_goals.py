@@ -201,6 +201,18 @@ def test_a_record_is_bounded_and_keeps_what_is_newest() -> None:
     assert grading.OMITTED in told and "characters are left out" in told
 
 
+def test_a_record_is_halved_until_one_entry_is_left() -> None:
+    record = grading.Record()
+    for number in range(40):
+        record.take("agent.message", orjson.dumps({"content": [{"type": "text", "text": f"part {number}."}]}))
+    sizes = [len(record.text())]
+    while record.shorten():
+        sizes.append(len(record.text()))
+        assert "part 39." in record.text() and "part 0." not in record.text()
+    assert len(sizes) > 4 and all(later < earlier for earlier, later in itertools.pairwise(sizes))
+    assert not grading.Record().shorten()
+
+
 @pytest.mark.parametrize(
     ("calls", "text", "result"),
     [

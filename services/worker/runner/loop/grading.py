@@ -65,6 +65,7 @@ class Record:
 
     _entries: deque[str] = field(default_factory=deque)
     _size: int = 0
+    _limit: int = MOST_RECORD_CHARS
     _is_cut: bool = False
 
     def take(self, event_type: str, body: bytes) -> None:
@@ -74,9 +75,19 @@ class Record:
         entry = _cut(describe(orjson.loads(body)))
         self._entries.append(entry)
         self._size += len(entry)
-        while self._size > MOST_RECORD_CHARS and len(self._entries) > 1:
+        self._cut_oldest()
+
+    def shorten(self) -> bool:
+        """Keep half of it, the newer one; whether there was anything to leave out."""
+        self._limit = min(self._limit, self._size) // 2
+        return self._cut_oldest()
+
+    def _cut_oldest(self) -> bool:
+        before = len(self._entries)
+        while self._size > self._limit and len(self._entries) > 1:
             self._size -= len(self._entries.popleft())
             self._is_cut = True
+        return len(self._entries) < before
 
     def text(self) -> str:
         """The record as the grader reads it."""

@@ -72,6 +72,14 @@ class _Failure(Exception):
     message: str
 
 
+class _TooLong(Exception):
+    """The grader's context is too long for its model."""
+
+    def __init__(self, error: ModelError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
 @dataclass(slots=True)
 class Evaluator:
     """Measures outcomes on behalf of one turn."""
@@ -157,13 +165,22 @@ class Evaluator:
         record = Record()
         async for event in self.read_log():
             record.take(event.type, event.body)
-        messages = [grading.question(goal.description, rubric, record)]
+        while True:
+            try:
+                return await self._converse(grading.question(goal.description, rubric, record))
+            except _TooLong as refused:
+                # The vendor alone knows what its model takes.
+                if not record.shorten():
+                    raise _Failure(retry.error_type(refused.error), refused.error.message) from refused
+
+    async def _converse(self, question: Message) -> Verdict:
+        messages = [question]
         for _ in range(MOST_ANSWERS):
             answer = await self._ask(messages)
             said = "".join(answer.text)
             if (verdict := grading.read_verdict(answer.calls, said)) is not None:
                 return verdict
-            messages = [messages[0], *grading.asked_again(said)]
+            messages = [question, *grading.asked_again(said)]
         raise _Failure("outcome_evaluation_failed", NO_VERDICT)
 
     async def _ask(self, messages: list[Message]) -> Answer:
@@ -176,6 +193,8 @@ class Evaluator:
                     access = model.access
                     return await self._ask_once(model, messages)
             except ModelError as error:
+                if error.kind is ModelErrorKind.TOO_LONG:
+                    raise _TooLong(error) from error
                 failures += 1
                 may_be_old = error.kind is ModelErrorKind.AUTHENTICATION and failures == 1
                 if access and may_be_old and await self.access.refresh(self.grant.workspace_id, access.revision):
