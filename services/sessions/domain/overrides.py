@@ -13,6 +13,7 @@ from typing import Any
 from services.sessions.domain import shape
 from services.sessions.domain.agent import MAX_SYSTEM_CHARACTERS, validate_skills
 from services.sessions.domain.model import Model, validate_model
+from services.sessions.domain.roster import is_plain_coordinator
 from services.sessions.domain.session_errors import (
     AgentModelRequired,
     AgentToolsClearedWithSkills,
@@ -116,7 +117,7 @@ def replace_tools(document: Document, patch: dict[str, Any]) -> Document:
 def refuse_unavailable(document: Document) -> None:
     """Refuses an agent that needs what no runner of this build can do, naming it."""
     for name in ("mcp_servers", "skills", "multiagent"):
-        if document.get(name):
+        if document.get(name) and not (name == "multiagent" and is_plain_coordinator(document[name])):
             raise UnsupportedCapability(
                 f"The agent uses {name}, which sessions of this build can't run. Override the field, or use an"
                 " agent without it.",

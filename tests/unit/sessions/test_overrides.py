@@ -163,10 +163,17 @@ class TestLiveUpdate:
         assert reason_of(replace_tools, DOCUMENT, {"tools": "bash"}) == "INVALID_REQUEST"
 
 
-@pytest.mark.parametrize("name", ["mcp_servers", "skills", "multiagent"])
+NEEDED: dict[str, Any] = {
+    "mcp_servers": [{"type": "x"}],
+    "skills": [{"type": "x"}],
+    "multiagent": {"type": "multiagent_20261001", "subagents": {"type": "enabled"}},
+}
+
+
+@pytest.mark.parametrize("name", NEEDED)
 def test_an_agent_that_needs_what_no_runner_has_is_refused(name: str) -> None:
     refuse_unavailable(DOCUMENT)
-    assert reason_of(refuse_unavailable, {**DOCUMENT, name: [{"type": "x"}]}) == "UNSUPPORTED_CAPABILITY"
+    assert reason_of(refuse_unavailable, {**DOCUMENT, name: NEEDED[name]}) == "UNSUPPORTED_CAPABILITY"
 
 
 def test_a_session_shows_no_effort() -> None:

@@ -6,6 +6,7 @@ input is lost, and no parked call is left without a result.
 """
 
 import itertools
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import orjson
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.sessions.domain import turn
+from services.sessions.domain import turn, waiting
 from services.sessions.domain.inbound import ClientEvent
 from services.sessions.domain.log import Draft, LoggedEvent
 from services.sessions.domain.move import Moved
@@ -25,6 +26,8 @@ START = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 MESSAGE = ClientEvent("user.message", {"content": [{"type": "text", "text": "go"}]})
 SYSTEM = ClientEvent("system.message", {"content": [{"type": "text", "text": "brief"}]})
 INTERRUPT = ClientEvent("user.interrupt", {})
+STEER = ClientEvent("user.steer", {"input_id": "steer_1", "text": "smaller"})
+BOUND = timedelta(hours=1)
 # What may follow each public status in the log.
 NEXT = {
     "new": {"running", "terminated", "deleted"},
@@ -36,10 +39,11 @@ NEXT = {
 }
 
 
-def answer_to(call: PendingCall, named: str) -> ClientEvent:
+def answer_to(call: PendingCall, named: str, *, deny: bool = False) -> ClientEvent:
     if call.kind is CallKind.CUSTOM:
         return ClientEvent("user.custom_tool_result", {"custom_tool_use_id": named})
-    return ClientEvent("user.tool_confirmation", {"tool_use_id": named, "result": "allow"})
+    result = {"result": "deny", "deny_message": "No."} if deny else {"result": "allow"}
+    return ClientEvent("user.tool_confirmation", {"tool_use_id": named} | result)
 
 
 class Histories(RuleBasedStateMachine):
@@ -98,13 +102,20 @@ class Histories(RuleBasedStateMachine):
             assert turn.phase_of(self.state) is Phase.READY
             assert not any(entry.starts_turn for entry in self.state.unread)
 
-    @rule()
-    def message_with_system(self) -> None:
-        if turn.phase_of(self.state) is Phase.PARKED:
+    @rule(published=strategies.booleans())
+    def message_with_system(self, published: bool) -> None:
+        if published and turn.phase_of(self.state) is Phase.PARKED:
             with pytest.raises(InvalidSystemMessage):
-                self.send(MESSAGE, SYSTEM)
+                self.send(MESSAGE, replace(SYSTEM, published=True))
         else:
-            self.send(MESSAGE, SYSTEM)
+            self.send(MESSAGE, replace(SYSTEM, published=published))
+
+    @rule()
+    def system_alone(self) -> None:
+        """It is context of what comes next and starts nothing."""
+        before = self.state
+        if self.send(SYSTEM) is not None:
+            assert self.state.turn_state is before.turn_state and self.state.status is before.status
 
     @rule()
     def interrupt(self) -> None:
@@ -128,13 +139,20 @@ class Histories(RuleBasedStateMachine):
         if moved is not None and parked:
             self.close_calls()
 
-    @rule(by_block=strategies.booleans(), index=strategies.integers(0, 3))
-    def answer(self, by_block: bool, index: int) -> None:
+    @rule()
+    def steer(self) -> None:
+        """Nothing but the log takes notice."""
+        before = self.state
+        if self.send(STEER) is not None:
+            assert self.state.turn_state is before.turn_state and self.state.unread == before.unread
+
+    @rule(by_block=strategies.booleans(), deny=strategies.booleans(), index=strategies.integers(0, 3))
+    def answer(self, by_block: bool, deny: bool, index: int) -> None:
         waiting = [call for call in self.state.pending if not call.answered]
         if turn.phase_of(self.state) is not Phase.PARKED or index >= len(waiting):
             return
         call = waiting[index]
-        moved = self.send(answer_to(call, call.block_id if by_block else call.event_id))
+        moved = self.send(answer_to(call, call.block_id if by_block else call.event_id, deny=deny))
         assert moved is not None
         stored = orjson.loads(moved.events[0].body)
         field = "custom_tool_use_id" if call.kind is CallKind.CUSTOM else "tool_use_id"
@@ -147,6 +165,39 @@ class Histories(RuleBasedStateMachine):
         else:
             remaining = [entry.event_id for entry in waiting if entry is not call]
             assert orjson.loads(moved.events[-1].body)["stop_reason"]["event_ids"] == remaining
+
+    @rule(interrupted=strategies.booleans())
+    def answer_all_at_once(self, interrupted: bool) -> None:
+        waiting_calls = [call for call in self.state.pending if not call.answered]
+        if turn.phase_of(self.state) is not Phase.PARKED:
+            return
+        answers = [answer_to(call, call.event_id) for call in waiting_calls]
+        self.send(*answers, *([INTERRUPT] if interrupted else []))
+        assert turn.phase_of(self.state) is Phase.READY
+        if not interrupted:
+            self.parked.clear()
+
+    @rule()
+    def one_call_answered_twice_in_a_request(self) -> None:
+        waiting_calls = [call for call in self.state.pending if not call.answered]
+        if turn.phase_of(self.state) is Phase.PARKED and waiting_calls:
+            twice = [
+                answer_to(waiting_calls[0], name) for name in (waiting_calls[0].event_id, waiting_calls[0].block_id)
+            ]
+            with pytest.raises(ToolCallNotPending):
+                turn.append_client_events(self.state, twice, self.now(), self.new_id)
+
+    @rule(sure=strategies.integers(0, 4))
+    def wait_too_long(self, sure: int) -> None:
+        early = waiting.time_out(self.state, BOUND, self.now(), self.new_id)
+        assert early.state == self.state and not early.events
+        if sure or turn.phase_of(self.state) is not Phase.PARKED:
+            return
+        moved = self.keep(waiting.time_out(self.state, BOUND, self.now() + BOUND, self.new_id))
+        assert self.state.status is Status.TIMED_OUT
+        assert [event.type for event in moved.events][::2] == ["session.error", "session.status_terminated"]
+        # Nobody decides what the calls would have brought.
+        self.parked.clear()
 
     @rule()
     def wrong_answers(self) -> None:
@@ -323,7 +374,7 @@ class Histories(RuleBasedStateMachine):
             "running": {Status.RUNNING},
             "rescheduled": {Status.RESCHEDULING},
             "idle": {Status.IDLE, Status.REQUIRES_ACTION},
-            "terminated": {Status.TERMINATED},
+            "terminated": {Status.TERMINATED, Status.TIMED_OUT},
             "deleted": set(Status),
         }
         assert self.state.status in expected[standing]
@@ -335,6 +386,27 @@ class Histories(RuleBasedStateMachine):
                 before = [entry["type"] for entry in self.log[index - 2 : index]]
                 assert before == ["session.thread_status_idle", "session.usage"]
                 assert event["metadata"]["stop_reason"] == event["stop_reason"]
+
+    @invariant()
+    def times_are_what_the_log_says(self) -> None:
+        ran, started, parked = timedelta(), None, None
+        for event in self.log:
+            moment = datetime.fromisoformat(event["created_at"])
+            if event["type"] == "session.status_running":
+                started, parked = started or moment, None
+            elif event["type"].startswith("session.status_") and started is not None:
+                ran, started = ran + (moment - started), None
+            if event["type"] == "session.status_idle":
+                parked = parked or moment
+        assert self.state.running_since == started
+        assert abs(self.state.active_seconds - ran.total_seconds()) < 1e-6
+        waits = self.state.status is Status.REQUIRES_ACTION
+        assert self.state.parked_at == (parked if waits else None)
+
+    @invariant()
+    def no_call_is_answered_twice(self) -> None:
+        named = [event.get("tool_use_id") or event.get("custom_tool_use_id") for event in self.log if _answers(event)]
+        assert len(set(named)) == len(named)
 
     @invariant()
     def the_state_is_one_that_the_table_takes(self) -> None:
@@ -353,6 +425,10 @@ class Histories(RuleBasedStateMachine):
         assert not self.read & unread
         if turn.phase_of(self.state) is Phase.IDLE:
             assert not unread, "a message waits for a turn that nobody starts"
+
+
+def _answers(event: dict) -> bool:
+    return event["type"] in ("user.tool_confirmation", "user.custom_tool_result")
 
 
 TestHistories = Histories.TestCase

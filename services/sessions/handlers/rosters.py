@@ -1,0 +1,61 @@
+"""The roster of a new session's coordinator, with each agent as the session will run it.
+
+A saved agent names its roster by ids and versions. A session shows the agents themselves, as
+they were when it was made, and may start threads with nothing else; so what no runner can do
+is refused here, for each of them as for the coordinator.
+"""
+
+from typing import Any
+
+import orjson
+
+from kit.postgres import Tx
+from services.sessions.domain.overrides import refuse_unavailable, without_effort
+from services.sessions.domain.session_errors import UnsupportedCapability
+from services.sessions.domain.turn_events import THREAD_TOOLS
+from services.sessions.store.agents import AgentStore
+
+# What a session shows of an agent of its roster, beside its identity and model.
+_SHOWN = ("name", "description", "system", "tools", "mcp_servers", "skills", "execution_identity")
+
+
+async def with_roster(tx: Tx, document: dict[str, Any], *, has_budget: bool) -> dict[str, Any]:
+    """The document of a coordinator with its agents in place of their names."""
+    multiagent = document["multiagent"]
+    if has_budget:
+        raise UnsupportedCapability(
+            "budget can't be held against the threads of a coordinator by this build; leave it out.",
+            field="budget",
+            capability="multiagent",
+        )
+    _refuse_taken_names(document)
+    field = "agent.multiagent.agents"
+    agents = [await _member(tx, entry, f"{field}.{at}") for at, entry in enumerate(multiagent["agents"])]
+    return document | {"multiagent": multiagent | {"agents": agents}}
+
+
+async def _member(tx: Tx, entry: dict[str, Any], field: str) -> dict[str, Any]:
+    saved = await AgentStore(tx).load_version(entry["id"], entry["version"])
+    document: dict[str, Any] = orjson.loads(str(saved.document))
+    # Rosters are one level deep: the coordinator itself, as one of its agents, has none.
+    document.pop("multiagent", None)
+    try:
+        refuse_unavailable(document)
+    except UnsupportedCapability as refusal:
+        raise UnsupportedCapability(
+            f"{field} can't be run: {refusal.message}", field=field, capability=refusal.metadata.get("capability", "")
+        ) from None
+    shown = {name: document[name] for name in _SHOWN if name in document}
+    model = without_effort(orjson.loads(str(saved.model)))
+    return {"type": "agent", "id": saved.id, "version": saved.version} | shown | {"model": model}
+
+
+def _refuse_taken_names(document: dict[str, Any]) -> None:
+    for at, tool in enumerate(document.get("tools") or ()):
+        if tool.get("type") == "custom" and tool.get("name") in THREAD_TOOLS:
+            raise UnsupportedCapability(
+                f"agent.tools.{at}.name is {tool['name']}, which a coordinator has as a tool for its threads. Rename"
+                " the custom tool.",
+                field=f"agent.tools.{at}.name",
+                capability="multiagent",
+            )
