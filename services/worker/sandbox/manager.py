@@ -103,7 +103,7 @@ class SandboxManager:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
             self._sweeper = None
-        await asyncio.gather(*(self.close(session_id) for session_id in list(self._warm)))
+        await asyncio.gather(*(self._close(key) for key in list(self._warm)))
         await asyncio.gather(*self._closing, return_exceptions=True)
         for provider in self._providers.values():
             await provider.aclose()
