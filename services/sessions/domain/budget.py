@@ -33,6 +33,7 @@ from services.sessions.domain.session_errors import (
     BudgetReached,
 )
 from services.sessions.domain.session_state import Phase, SessionState, phase_of
+from services.sessions.domain.thread_state import any_running
 
 BUDGET_REACHED = {"type": "budget_reached"}
 # How a row and a response hold that a budget was removed.
@@ -75,11 +76,16 @@ def at_update(state: SessionState, budget: Any, models: Iterable[str], prices: P
 
 
 def is_reached(state: SessionState) -> bool:
-    """Whether the session may begin no further model request."""
-    if state.budget is None or state.budget == REMOVED:
+    """Whether the session may begin no further model request. Of a thread beside the primary one its session tells."""
+    return not state.root_id and is_spent(state.budget, state.spend)
+
+
+def is_spent(budget: str | None, spend: str) -> bool:
+    """The same of a session's columns."""
+    if budget is None or budget == REMOVED:
         return False
-    cost = read_spend(state.spend).cost
-    return cost is None or cost >= _cap(state.budget)
+    cost = read_spend(spend).cost
+    return cost is None or cost >= _cap(budget)
 
 
 def is_paused(state: SessionState) -> bool:
@@ -103,7 +109,7 @@ def admitted(state: SessionState, events: list[ClientEvent]) -> list[ClientEvent
             session_id=state.id,
             details=orjson.dumps({"error_code": "budget_reached", "accepted": ACCEPTED_AT_CEILING}).decode(),
         )
-    if is_paused(state):
+    if is_paused(state) and not any_running(state):
         return [event for event in events if event.type != USER_INTERRUPT]
     return events
 

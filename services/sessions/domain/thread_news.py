@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from services.sessions.domain import outcome, turn_events
+from services.sessions.domain import budget, outcome, turn_events
 from services.sessions.domain.answers import answered
 from services.sessions.domain.cost import Charge, read_spend
 from services.sessions.domain.inbound import THREAD_MESSAGE
@@ -26,7 +26,7 @@ from services.sessions.domain.session_state import (
     TurnState,
     phase_of,
 )
-from services.sessions.domain.thread_state import PostedCall, ThreadEntry, any_running, waiting_ids
+from services.sessions.domain.thread_state import PostedCall, ThreadEntry, any_paused, any_running, waiting_ids
 
 MESSAGE_SENT = "agent.thread_message_sent"
 CREATED = "session.thread_created"
@@ -81,13 +81,15 @@ def _hear_one(move: Move, news: News) -> None:
         shown["stop_reason"] = {"type": "requires_action", "event_ids": [call.posted_id for call in posted]}
     move.write(news.type, shown)
     if news.type == IDLE:
-        _put(move, replace(entry, is_running=False, waiting=tuple(posted)))
-        if not posted:
+        # One that its session's budget paused has not answered yet.
+        is_paused = news.fields.get("stop_reason") == budget.BUDGET_REACHED
+        _put(move, replace(entry, is_running=False, waiting=tuple(posted), is_paused=is_paused))
+        if not posted and not is_paused:
             _answer(move, entry, news.answer, is_error=news.is_error)
     elif news.type == TERMINATED:
         close(move, entry, "The thread was ended before it answered.")
     else:
-        _put(move, replace(entry, is_running=True, waiting=()))
+        _put(move, replace(entry, is_running=True, waiting=(), is_paused=False))
 
 
 def end_all(move: Move, news: Sequence[News]) -> None:
@@ -103,7 +105,7 @@ def end_all(move: Move, news: Sequence[News]) -> None:
 
 def close(move: Move, entry: ThreadEntry, text: str) -> None:
     """A thread takes no more messages; who waits for it is told why."""
-    _put(move, replace(entry, is_running=False, waiting=()))
+    _put(move, replace(entry, is_running=False, waiting=(), is_paused=False))
     _answer(move, entry, text, is_error=True)
     assert move.state.threads is not None
     move.state.threads = move.state.threads.without(entry.id)
@@ -132,8 +134,11 @@ def settle(move: Move) -> None:
     if waiting:
         outcome.close_parked(move)
     state.status = Status.REQUIRES_ACTION if waiting else Status.IDLE
-    if state.pending:
+    if state.pending and waiting:
         move.write_waiting()
+    elif state.pending:
+        # The calls wait for threads that wait for budget.
+        move.write_idle(_reason(state, waiting))
     else:
         reason = _reason(state, waiting)
         move.write_session_idle(reason, turn_events.idle_fields(reason, None))
@@ -143,8 +148,11 @@ def _reason(state: SessionState, waiting: list[str]) -> dict[str, Any]:
     """Why a session whose primary thread has ended its turn is idle."""
     if waiting:
         return {"type": "requires_action", "event_ids": waiting}
+    if any_paused(state):
+        return budget.BUDGET_REACHED
     last = orjson.loads(state.stop_reason) if state.stop_reason else END_TURN
-    return END_TURN if last["type"] == "requires_action" else last
+    is_over = last["type"] == "requires_action" or (last == budget.BUDGET_REACHED and not budget.is_reached(state))
+    return END_TURN if is_over else last
 
 
 def _encoded(value: dict[str, Any]) -> str:
@@ -154,6 +162,13 @@ def _encoded(value: dict[str, Any]) -> str:
 def _put(move: Move, entry: ThreadEntry) -> None:
     assert move.state.threads is not None
     move.state.threads = move.state.threads.put(entry)
+
+
+def count(move: Move, thread_id: str, usage: TokenUsage, spend: str) -> None:
+    """Adds what a thread spent in all to its session's totals, before it has news."""
+    entry = move.state.threads.find(thread_id) if move.state.threads else None
+    if entry is not None:
+        _count(move, entry, News(thread_id, "", {}, usage=usage, spend=spend))
 
 
 def _count(move: Move, entry: ThreadEntry, news: News) -> ThreadEntry:

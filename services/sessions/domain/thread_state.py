@@ -47,6 +47,8 @@ class ThreadEntry:
     # What the session's totals have of it.
     told_usage: TokenUsage = field(default_factory=TokenUsage)
     told_spend: str = "[]"
+    # Whether it waits for the session's budget to be raised.
+    is_paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,11 @@ class Threads:
 def any_running(state: SessionState) -> bool:
     """Whether a thread beside the primary one runs, or is about to."""
     return state.threads is not None and any(entry.is_running for entry in state.threads.live)
+
+
+def any_paused(state: SessionState) -> bool:
+    """Whether a thread beside the primary one waits for the session's budget to be raised."""
+    return state.threads is not None and any(entry.is_paused for entry in state.threads.live)
 
 
 def posted_calls(state: SessionState) -> Iterator[tuple[ThreadEntry, PostedCall]]:
@@ -122,16 +129,18 @@ def dump(threads: Threads | None) -> str:
 
 
 def _entry(stored: list) -> ThreadEntry:
-    thread_id, agent_name, is_running, call_id, waiting, told_usage, told_spend = stored
+    thread_id, agent_name, is_running, call_id, waiting, told_usage, told_spend, is_paused = stored
     calls = tuple(PostedCall(*ids, CallKind(kind)) for *ids, kind in waiting)
-    return ThreadEntry(thread_id, agent_name, is_running, call_id, calls, TokenUsage(*told_usage), told_spend)
+    return ThreadEntry(
+        thread_id, agent_name, is_running, call_id, calls, TokenUsage(*told_usage), told_spend, is_paused
+    )
 
 
 def _stored(entry: ThreadEntry) -> list:
     waiting = [[call.posted_id, call.event_id, call.block_id, call.kind] for call in entry.waiting]
     return [
         *(entry.id, entry.agent_name, entry.is_running, entry.call_id, waiting),
-        *(_numbers(entry.told_usage), entry.told_spend),
+        *(_numbers(entry.told_usage), entry.told_spend, entry.is_paused),
     ]
 
 

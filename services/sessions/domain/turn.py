@@ -49,6 +49,7 @@ from services.sessions.domain.session_state import (
     TurnState,
     phase_of,
 )
+from services.sessions.domain.thread_state import awaited
 from services.sessions.domain.turn_errors import TurnLeaseLost
 
 # Grants of one turn that may be lost before the turn is given up.
@@ -77,6 +78,8 @@ class End:
     # For REQUIRES_ACTION: the calls that wait.
     parked: tuple[PendingCall, ...] = ()
     stop_details: Any = None
+    # For BUDGET_REACHED of a thread beside the primary one: whether its session is at its ceiling.
+    at_ceiling: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,15 +340,20 @@ def tell_update(
     move.write("session.updated", dict(changed))
     if "budget" in changed:
         move.state.budget = orjson.dumps(changed["budget"]).decode()
-        if budget.is_paused(move.state):
+        if budget.is_paused(move.state) and not awaited(move.state):
             move.begin_turn(traceparent)
     move.state.revision += 1
     return move.finish()
 
 
+def is_at_work(state: SessionState) -> bool:
+    """Whether the session has a turn, or a thread of it runs."""
+    return state.turn_state is not TurnState.NONE or state.status is Status.RUNNING
+
+
 def require_at_rest(state: SessionState) -> None:
     """Refuses what a session can't have done to it while it runs."""
-    if state.turn_state is not TurnState.NONE or state.status is Status.RUNNING:
+    if is_at_work(state):
         raise SessionRunning(
             f"Session {state.id} is running. Send a user.interrupt and wait until it is idle.", session_id=state.id
         )
@@ -398,9 +406,9 @@ def _end_parked(move: Move, end: End) -> bool:
     return _end_or_go_on(move, End(EndKind.INTERRUPTED))
 
 
-def _end_at_ceiling(move: Move, _end: End) -> bool:
+def _end_at_ceiling(move: Move, end: End) -> bool:
     # An interrupt is obeyed first, and a ceiling that was raised meanwhile is none.
-    if move.state.interrupt_seq or not budget.is_reached(move.state):
+    if move.state.interrupt_seq or not (end.at_ceiling or budget.is_reached(move.state)):
         return False
     move.close_turn(budget.BUDGET_REACHED)
     return True

@@ -19,19 +19,19 @@ from services.sessions.store.agents import AgentStore
 _SHOWN = ("name", "description", "system", "tools", "mcp_servers", "skills", "execution_identity")
 
 
-async def with_roster(tx: Tx, document: dict[str, Any], *, has_budget: bool) -> dict[str, Any]:
+async def with_roster(tx: Tx, document: dict[str, Any]) -> dict[str, Any]:
     """The document of a coordinator with its agents in place of their names."""
     multiagent = document["multiagent"]
-    if has_budget:
-        raise UnsupportedCapability(
-            "budget can't be held against the threads of a coordinator by this build; leave it out.",
-            field="budget",
-            capability="multiagent",
-        )
     _refuse_taken_names(document)
     field = "agent.multiagent.agents"
     agents = [await _member(tx, entry, f"{field}.{at}") for at, entry in enumerate(multiagent["agents"])]
     return document | {"multiagent": multiagent | {"agents": agents}}
+
+
+def models_of(model_id: str, document: dict[str, Any]) -> list[str]:
+    """The models that a session may run: that of its agent, and those of the agents that it may put to work."""
+    agents = (document.get("multiagent") or {}).get("agents") or []
+    return [model_id, *(each["model"]["id"] for each in agents if "model" in each)]
 
 
 async def _member(tx: Tx, entry: dict[str, Any], field: str) -> dict[str, Any]:

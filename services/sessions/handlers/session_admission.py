@@ -20,7 +20,7 @@ from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, Environ
 from services.sessions.domain.overrides import apply_overrides, refuse_unavailable, without_effort
 from services.sessions.domain.session import NewSession
 from services.sessions.domain.session_state import SessionState
-from services.sessions.handlers.rosters import with_roster
+from services.sessions.handlers.rosters import models_of, with_roster
 from services.sessions.store.agents import AgentStore
 from services.sessions.store.environments import EnvironmentStore
 from services.sessions.store.origins import Origins
@@ -109,9 +109,9 @@ async def admit(
         model_id = model["id"]
     refuse_unavailable(document)
     if document.get("multiagent"):
-        document = await with_roster(tx, document, has_budget=new.has_budget)
+        document = await with_roster(tx, document)
         own_document = orjson.dumps(document).decode()
-    ceiling = budget.at_creation(new.budget, [model_id], prices) if new.has_budget else None
+    ceiling = budget.at_creation(new.budget, models_of(model_id, document), prices) if new.has_budget else None
     if environment is None:
         environment = await _environment(tx, new.environment_id)
     environment.require_active()

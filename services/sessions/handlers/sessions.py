@@ -46,8 +46,9 @@ from services.sessions.domain.session import (
     read_session_patch,
 )
 from services.sessions.domain.session_errors import SessionEnded, SessionRunning
-from services.sessions.domain.session_state import SessionState, TurnState
+from services.sessions.domain.session_state import SessionState
 from services.sessions.handlers.definitions import can_be_session, once, read_body
+from services.sessions.handlers.rosters import models_of
 from services.sessions.handlers.saved_agents import SavedAgents
 from services.sessions.handlers.session_admission import Admitted, admit
 from services.sessions.handlers.session_messages import listed_session, session_message
@@ -131,7 +132,7 @@ class SessionsHandlers(SessionsServiceServicer):
             if turn.phase_of(state) is turn.Phase.ENDED:
                 raise SessionEnded(f"Session {state.id} has ended and can't be changed.", session_id=state.id)
             record = await _record(unit.tx, state.id)
-            change = _Change(record, patch, is_running=state.turn_state is not TurnState.NONE)
+            change = _Change(record, patch, is_running=turn.is_at_work(state))
             if patch.has_budget:
                 change.change_budget(state, record, patch.budget, self._prices)
             if change.told is not None:
@@ -144,7 +145,9 @@ class SessionsHandlers(SessionsServiceServicer):
                     budget=change.budget,
                 )
                 told = turn.tell_update(state, change.told, unit.now, new_event_id, traceparent=traceparent())
-                await unit.apply(told)
+                moved = await unit.apply(told)
+                if patch.has_budget:
+                    await self._operations.thread_budgets.resume(unit, moved.state, traceparent())
             return UpdateSessionResponse(session=await self._read(unit, state.id))
 
     async def ArchiveSession(self, request: ArchiveSessionRequest, context: Any) -> ArchiveSessionResponse:
@@ -231,7 +234,8 @@ class _Change:
 
     def change_budget(self, state: SessionState, record: SessionRecord, wanted: Any, prices: Prices) -> None:
         """Raises, lowers or removes the ceiling of a locked session."""
-        after = budget.at_update(state, wanted, [orjson.loads(record.agent_model)["id"]], prices)
+        model_id = orjson.loads(record.agent_model)["id"]
+        after = budget.at_update(state, wanted, models_of(model_id, orjson.loads(record.agent_document)), prices)
         if after != self.budget:
             self.budget = after
             self._tell(budget=wanted)

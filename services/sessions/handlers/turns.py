@@ -23,6 +23,7 @@ from services.sessions.domain.turn_errors import MalformedTurnEvent
 from services.sessions.domain.turn_events import parked_call
 from services.sessions.operations.announcer import event_message
 from services.sessions.operations.core import Operations, new_event_id
+from services.sessions.operations.thread_budgets import SharesBudget, refuse_shared
 from services.sessions.operations.waiting_room import Seat
 from services.sessions.store.contexts import ContextStore
 from services.sessions.store.log import LogStore
@@ -90,17 +91,24 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
         command = turn.TurnAppend(request.epoch, request.known_seq, drafts, usage, end, None, charges)
 
         def decide(state: Any, now: Any, stored: frozenset[str] | None) -> Moved:
+            refuse_shared(state)
             return turn.append_turn_events(state, replace(command, stored_ids=stored), now, new_event_id)
 
+        shared: bool | None = None
         if calls := thread_calls((draft, fields[draft.id]) for draft in drafts):
             moved = await self._operations.threads.append_turn(workspace_id, request.session_id, command, calls)
         else:
-            # Streams show every event at once, so none may be taken back: `relaxed_durability` is not honoured.
-            moved = await self._operations.move(
-                workspace_id, request.session_id, decide, event_ids=tuple(draft.id for draft in drafts)
-            )
+            try:
+                # Streams show every event at once, so none may be taken back: `relaxed_durability` is not honoured.
+                moved = await self._operations.move(
+                    workspace_id, request.session_id, decide, event_ids=tuple(draft.id for draft in drafts)
+                )
+            except SharesBudget as thread:
+                moved, shared = await self._operations.thread_budgets.append_turn(
+                    workspace_id, thread.root_id, request.session_id, command
+                )
         response = turns_pb2.AppendTurnEventsResponse(last_seq=moved.state.last_seq, ended=moved.ended)
-        response.budget_reached = budget.is_reached(moved.state)
+        response.budget_reached = budget.is_reached(moved.state) if shared is None else shared
         if moved.state.input_seq > request.known_seq:
             # Also where the turn is over: the runner keeps the context for the next one.
             response.new_events.extend(await self._new_events(workspace_id, moved, request))

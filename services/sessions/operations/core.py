@@ -24,6 +24,7 @@ from services.sessions.domain.move import Moved
 from services.sessions.operations.announcer import Announcer
 from services.sessions.operations.committer import Committer, Decide, Job
 from services.sessions.operations.grants import Grants, Render
+from services.sessions.operations.thread_budgets import ThreadBudgets
 from services.sessions.operations.threads import ThreadOperations
 from services.sessions.operations.unit import Unit, new_event_id, not_found, thread_not_found
 from services.sessions.operations.waiting_room import WaitingRoom
@@ -54,6 +55,7 @@ class Operations:
             room, announcer, Grants(database, clock, render, lease_seconds), lease_seconds, self.give_up
         )
         self.threads = ThreadOperations(self)
+        self.thread_budgets = ThreadBudgets(self)
         self._committer = Committer(database, self.writer, clock, self._move_alone)
 
     async def stop(self) -> None:

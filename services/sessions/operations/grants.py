@@ -20,6 +20,7 @@ from services.sessions.operations.announcer import event_message
 from services.sessions.operations.waiting_room import Seat
 from services.sessions.store.contexts import ContextStore
 from services.sessions.store.sessions import SessionRecord, Sessions
+from services.sessions.store.threads import ThreadStore
 
 MAX_CONTEXT_EVENTS = 200
 MAX_CONTEXT_BYTES = 1_000_000
@@ -61,7 +62,7 @@ class Grants:
             traceparent=state.traceparent,
             environment_json=environment,
             interrupt_seq=state.interrupt_seq,
-            budget_reached=budget.is_reached(state),
+            budget_reached=await self._is_budget_reached(state),
             root_session_id=state.root_id,
             parent_thread_id=parent_thread_id,
         )
@@ -90,6 +91,12 @@ class Grants:
         if len(self._kept) > _MAX_KEPT:
             self._kept.popitem(last=False)
         return session, environment, parent_thread_id
+
+    async def _is_budget_reached(self, state: SessionState) -> bool:
+        if not state.root_id or state.budget in (None, budget.REMOVED):
+            return budget.is_reached(state)
+        async with self._database.read(state.workspace_id) as tx:
+            return await ThreadStore(tx).is_budget_spent(state.root_id)
 
     async def _context(self, moved: Moved, after_seq: int) -> tuple[int, Sequence[LoggedEvent], bool]:
         """Where the context that the runner needs begins, what fits of it, and whether that is all."""

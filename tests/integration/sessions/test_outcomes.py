@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
+from kit.clock import SystemClock
 from kit.config import ConfigError
 from kit.errors import DomainError
+from kit.postgres import Database
+from kit.rpc.context import CallContext, use_context
 from kit.testing import await_until
+from managed_agents.sessions.v1 import outcomes_pb2
 from services.sessions.config import Settings
+from services.sessions.handlers.outcomes import OutcomesHandler
 from tests.integration.sessions.turn_driver import MIGRATIONS, Replica, answer, end, replica, types, user
 
 OUTCOME = {
@@ -103,3 +108,24 @@ async def test_a_turn_that_is_given_up_closes_its_outcome(make_database: Any, na
         assert [entry["result"] for entry in await sessions.evaluations(session_id)] == ["failed"]
         log = await sessions.log(session_id)
         assert log[-1]["stop_reason"] == {"type": "retries_exhausted"}
+
+
+async def test_outcomes_belong_to_their_workspace(make_database: Any) -> None:
+    database = Database(await make_database("sessions", MIGRATIONS), "sessions")
+    await database.open()
+    handler = OutcomesHandler(database, SystemClock())
+    try:
+        with use_context(CallContext(workspace_id="wrkspc_a")):
+            definition = outcomes_pb2.CreateOutcomeRequest(definition_json=b'{"name":"n","criteria":["c"]}')
+            outcome_id = (await handler.CreateOutcome(definition, None)).outcome.id
+        with use_context(CallContext(workspace_id="wrkspc_b")):
+            for request, method in (
+                (outcomes_pb2.GetOutcomeRequest(outcome_id=outcome_id), handler.GetOutcome),
+                (outcomes_pb2.ArchiveOutcomeRequest(outcome_id=outcome_id), handler.ArchiveOutcome),
+                (outcomes_pb2.UpdateOutcomeRequest(outcome_id=outcome_id, patch_json=b"{}"), handler.UpdateOutcome),
+            ):
+                assert (await refused(method(request, None))).reason == "OUTCOME_NOT_FOUND"
+            listed = await handler.ListOutcomes(outcomes_pb2.ListOutcomesRequest(), None)
+            assert not listed.outcomes
+    finally:
+        await database.close()

@@ -1,4 +1,4 @@
-"""Threads of a coordinator: started, awaited, answered, asked through, interrupted, counted, and ended."""
+"""Threads of a coordinator: started, awaited, answered, listed and counted."""
 
 import tempfile
 from collections.abc import AsyncIterator
@@ -8,15 +8,25 @@ from typing import Any
 import orjson
 import pytest
 
-from kit.errors import DomainError, FailedPrecondition, InvalidArgument, NotFound
+from kit.errors import InvalidArgument, NotFound
 from kit.testing import await_until
 from managed_agents.sessions.v1 import sessions_pb2, threads_pb2, turns_pb2
-from tests.integration.sessions.thread_driver import Coordinator, called, coordinator, saved, send, spoken, start
+from tests.integration.sessions.thread_driver import (
+    Coordinator,
+    called,
+    coordinator,
+    has,
+    last,
+    results,
+    saved,
+    send,
+    spoken,
+    start,
+)
 from tests.integration.sessions.turn_driver import (
     MIGRATIONS,
     Replica,
     answer,
-    call,
     end,
     event,
     replica,
@@ -44,34 +54,8 @@ async def lead(one: Replica) -> AsyncIterator[Coordinator]:
         yield made
 
 
-def results(log: list[dict[str, Any]]) -> list[str]:
-    """What the results of a log say."""
-    found = [entry for entry in log if entry["type"] == "agent.tool_result"]
-    return ["\n".join(block["text"] for block in entry["content"]) for entry in found]
-
-
-def last(log: list[dict[str, Any]], event_type: str) -> dict[str, Any]:
-    """The newest event of a type."""
-    return next(entry for entry in reversed(log) if entry["type"] == event_type)
-
-
-async def until_status(lead: Coordinator, status: str) -> list[dict[str, Any]]:
-    """The log once the session has a status."""
-
-    async def reached() -> bool:
-        return await lead.status() == status
-
-    await await_until(reached, message=f"the session is {status}")
-    return await lead.log()
-
-
-async def ask(lead: Coordinator, thread_id: str, *kinds: str) -> list[str]:
-    """Parks a thread on calls of these kinds; their ids as the session shows them."""
-    grant = await lead.turn_of(thread_id)
-    calls = [call(f"agent.{kind}", f"toolu_{at}") for at, kind in enumerate(kinds)]
-    await lead.replica.append(grant, *calls, end=end("REQUIRES_ACTION", event_ids=[each.id for each in calls]))
-    log = await until_status(lead, "requires_action")
-    return last(log, "session.status_idle")["stop_reason"]["event_ids"]
+def _spent(tokens: int) -> turns_pb2.ModelUsage:
+    return turns_pb2.ModelUsage(model_id="m", usage=sessions_pb2.Usage(input_tokens=tokens))
 
 
 async def test_a_thread_answers_the_call_that_started_it(one: Replica, lead: Coordinator) -> None:
@@ -112,7 +96,7 @@ async def test_a_coordinator_goes_on_when_all_have_answered(one: Replica, lead: 
     first, second = await lead.start(await lead.begin(), "writer", "critic")
 
     await lead.finish(second, "two")
-    await await_until(lambda: _has(lead, "agent.tool_result"), message="one has answered")
+    await await_until(lambda: has(lead, "agent.tool_result"), message="one has answered")
     assert await lead.status() == "running"
     # Its own turn is all that the runner is granted: the coordinator waits for the other one.
     held = await lead.turn_of(first)
@@ -134,17 +118,13 @@ async def test_an_answer_during_the_coordinators_own_work_is_handed_to_its_runne
     await one.append(grant, started)
     (thread_id,) = [thread.id for thread in (await lead.threads())[1:]]
     await lead.finish(thread_id, "early")
-    await await_until(lambda: _has(lead, "agent.tool_result"), message="the answer is in the log")
+    await await_until(lambda: has(lead, "agent.tool_result"), message="the answer is in the log")
 
     response = await one.append(grant, end=end("REQUIRES_ACTION", event_ids=[started.id]))
 
     assert not response.ended
     assert "agent.tool_result" in [each.type for each in response.new_events]
     assert (await one.append(grant, *answer(), end=end(), known_seq=response.last_seq)).ended
-
-
-async def _has(lead: Coordinator, event_type: str) -> bool:
-    return event_type in types(await lead.log())
 
 
 async def test_a_thread_remembers_what_was_said_when_it_is_sent_to_again(one: Replica, lead: Coordinator) -> None:
@@ -234,163 +214,6 @@ async def test_threads_run_saved_agents_without_a_roster_of_their_own(lead: Coor
     assert len(await lead.threads()) == 2
 
 
-async def test_a_confirmation_in_a_thread_is_shown_answered_and_routed(one: Replica, lead: Coordinator) -> None:
-    (thread_id,) = await lead.start(await lead.begin(), "writer")
-    (posted,) = await ask(lead, thread_id, "tool_use")
-    log = await lead.log()
-
-    shown = next(entry for entry in log if entry["id"] == posted)
-    assert (shown["type"], shown["session_thread_id"]) == ("agent.tool_use", thread_id)
-    assert types(log)[-5:] == ["agent.tool_use", "session.thread_status_idle", *IDLE]
-    assert last(log[:-3], "session.thread_status_idle")["stop_reason"]["event_ids"] == [posted]
-    response = await one.send(lead.id, ALLOW | {"tool_use_id": posted})
-
-    stored = orjson.loads(response.events[0].body)
-    assert (stored["tool_use_id"], stored["session_thread_id"]) == (posted, thread_id)
-    grant = await lead.turn_of(thread_id)
-    (own,) = [entry for entry in await lead.thread_log(thread_id) if entry["type"] == "user.tool_confirmation"]
-    assert own["tool_use_id"] != posted and own["metadata"]["decision"] == "allow"
-    assert types(await lead.log())[-4:] == [
-        "user.tool_confirmation",
-        "session.thread_status_running",
-        "session.status_running",
-        "session.thread_status_running",
-    ]
-    await one.append(grant, *spoken(grant, "confirmed"), end=end())
-    await lead.turn_of(lead.id)
-    assert results(await lead.log())[-1].endswith("confirmed")
-
-
-@pytest.mark.parametrize("name", ["own event", "block"])
-async def test_a_call_of_a_thread_is_also_known_by_its_other_ids(one: Replica, lead: Coordinator, name: str) -> None:
-    (thread_id,) = await lead.start(await lead.begin(), "writer")
-    await ask(lead, thread_id, "tool_use")
-    own = last(await lead.thread_log(thread_id), "agent.tool_use")["id"]
-
-    await one.send(lead.id, ALLOW | {"tool_use_id": own if name == "own event" else "toolu_0"})
-
-    assert (await lead.turn_of(thread_id)).attempt == 1
-
-
-async def test_a_custom_tool_of_a_thread_is_answered_through_the_session(one: Replica, lead: Coordinator) -> None:
-    (thread_id,) = await lead.start(await lead.begin(), "writer")
-    (posted,) = await ask(lead, thread_id, "custom_tool_use")
-    reply = {"type": "user.custom_tool_result", "custom_tool_use_id": posted, "content": "42"}
-
-    await one.send(lead.id, reply)
-
-    grant = await lead.turn_of(thread_id)
-    assert "user.custom_tool_result" in [each.type for each in grant.context]
-
-
-async def test_a_partial_answer_keeps_the_rest_waiting(one: Replica, lead: Coordinator) -> None:
-    (thread_id,) = await lead.start(await lead.begin(), "writer")
-    first, second = await ask(lead, thread_id, "tool_use", "custom_tool_use")
-
-    await one.send(lead.id, ALLOW | {"tool_use_id": first})
-
-    log = await lead.log()
-    assert last(log, "session.status_idle")["stop_reason"]["event_ids"] == [second]
-    assert types(log).count("agent.custom_tool_use") == 1
-    with pytest.raises(DomainError) as refusal:
-        await one.send(lead.id, ALLOW | {"tool_use_id": first})
-    assert refusal.value.reason == "TOOL_CALL_NOT_PENDING" and second in refusal.value.message
-    assert types(await lead.log()) == types(log)
-
-
-async def test_the_session_runs_as_long_as_any_thread_does(one: Replica, lead: Coordinator) -> None:
-    first, second = await lead.start(await lead.begin(), "writer", "critic")
-    grant = await lead.turn_of(first)
-    asked = call("agent.tool_use", "toolu_0")
-    await one.append(grant, asked, end=end("REQUIRES_ACTION", event_ids=[asked.id]))
-    await await_until(lambda: _has_posted(lead), message="the call is shown")
-    assert await lead.status() == "running"
-
-    await lead.finish(second)
-
-    log = await until_status(lead, "requires_action")
-    assert types(log)[-3:] == IDLE
-    assert types(log).count("session.status_idle") == 1
-
-
-async def _has_posted(lead: Coordinator) -> bool:
-    return any(entry["type"] == "agent.tool_use" and "session_thread_id" in entry for entry in await lead.log())
-
-
-async def test_messages_wait_while_threads_work(one: Replica, lead: Coordinator) -> None:
-    (thread_id,) = await lead.start(await lead.begin(), "writer")
-    system = {"type": "system.message", "content": [{"type": "text", "text": "be kind"}]}
-
-    await one.send(lead.id, user("and now?"), system)
-
-    assert [entry["processed_at"] for entry in (await lead.log())[-2:]] == [None, None]
-    await lead.finish(thread_id)
-    grant = await lead.turn_of(lead.id)
-    assert {"user.message", "system.message"} <= {each.type for each in grant.context}
-
-
-async def test_an_interrupt_without_a_name_stops_every_thread(one: Replica, lead: Coordinator) -> None:
-    first, second = await lead.start(await lead.begin(), "writer", "critic")
-    held = [await lead.turn_of(first), await lead.turn_of(second)]
-
-    await one.send(lead.id, {"type": "user.interrupt"})
-
-    log = await lead.log()
-    assert results(log) == ["The call was not executed: the turn was interrupted."] * 2
-    assert await lead.status() == "running"
-    for grant in held:
-        renewed = await lead.runner.renew(grant)
-        (signal,) = renewed.interrupted
-        await one.append(grant, end=end("INTERRUPTED", interrupt_seq=signal.interrupt_seq))
-    log = await until_status(lead, "idle")
-    assert types(log)[-2:] == IDLE[1:] and types(log).count("session.error") == 0
-    assert last(log, "session.status_idle")["stop_reason"] == {"type": "end_turn"}
-
-
-async def test_an_interrupt_by_name_stops_that_thread_and_tells_the_coordinator(
-    one: Replica, lead: Coordinator
-) -> None:
-    first, second = await lead.start(await lead.begin(), "writer", "critic")
-    grant = await lead.turn_of(first)
-    await lead.turn_of(second)
-
-    await one.send(lead.id, {"type": "user.interrupt", "session_thread_id": first})
-    (signal,) = (await lead.runner.renew(grant)).interrupted
-    await one.append(grant, end=end("INTERRUPTED", interrupt_seq=signal.interrupt_seq))
-
-    await await_until(lambda: _has(lead, "agent.tool_result"), message="the coordinator is told")
-    (result,) = results(await lead.log())
-    assert result == f"Thread {first} (writer):\nThe thread was interrupted by the user before it answered."
-    assert await lead.status() == "running"
-    assert "user.interrupt" not in types(await lead.thread_log(second))
-
-
-async def test_an_interrupt_of_the_primary_thread_lets_the_others_work_on(one: Replica, lead: Coordinator) -> None:
-    (thread_id,) = await lead.start(await lead.begin(), "writer")
-    primary, _ = await lead.threads()
-
-    await one.send(lead.id, {"type": "user.interrupt", "session_thread_id": primary.id})
-    assert types(await lead.log())[-1] == "session.thread_status_idle"
-    assert await lead.status() == "running"
-    assert [thread.status for thread in await lead.threads()] == [1, 2]
-    await lead.finish(thread_id, "late")
-
-    log = await until_status(lead, "idle")
-    assert types(log)[-4:] == [
-        "agent.thread_message_received",
-        "session.thread_status_idle",
-        *IDLE[1:],
-    ]
-    # Nobody waited for it: it is part of what the coordinator reads next.
-    grant = await lead.begin("more")
-    assert "agent.thread_message_received" in [each.type for each in grant.context]
-
-
-async def test_an_unknown_thread_can_not_be_interrupted(one: Replica, lead: Coordinator) -> None:
-    with pytest.raises(InvalidArgument):
-        await one.send(lead.id, {"type": "user.interrupt", "session_thread_id": "sthr_none"})
-
-
 async def test_usage_is_counted_by_thread_and_in_all(one: Replica, lead: Coordinator) -> None:
     grant = await lead.begin()
     await one.append(grant, usage=[_spent(3)])
@@ -405,10 +228,6 @@ async def test_usage_is_counted_by_thread_and_in_all(one: Replica, lead: Coordin
     assert session.usage.input_tokens == 15
     assert sum(entry.usage.input_tokens for entry in session.spend) == 15
     assert last(await lead.log(), "session.usage")["usage"]["input_tokens"] == 15
-
-
-def _spent(tokens: int) -> turns_pb2.ModelUsage:
-    return turns_pb2.ModelUsage(model_id="m", usage=sessions_pb2.Usage(input_tokens=tokens))
 
 
 async def test_threads_are_listed_with_the_primary_one_and_no_session_is_one(one: Replica, lead: Coordinator) -> None:
@@ -444,81 +263,6 @@ async def test_the_primary_threads_log_is_the_sessions(lead: Coordinator) -> Non
     assert await lead.thread_log(primary.id) == await lead.log()
     with pytest.raises(NotFound):
         await lead.thread_log("sthr_none")
-
-
-async def test_an_archived_thread_is_closed(one: Replica, lead: Coordinator) -> None:
-    (thread_id,) = await lead.start(await lead.begin(), "writer")
-    request = threads_pb2.ArchiveThreadRequest(session_id=lead.id, thread_id=thread_id)
-    with pytest.raises(FailedPrecondition):
-        await one.threads.ArchiveThread(request)
-    await lead.finish(thread_id)
-    grant = await lead.turn_of(lead.id)
-
-    archived = (await one.threads.ArchiveThread(request)).thread
-    assert archived.archived_at and (await one.threads.ArchiveThread(request)).thread == archived
-    await one.append(grant, send(thread_id))
-
-    assert results(await lead.log())[-1].startswith("thread_id must name an open thread of yours")
-    with pytest.raises(InvalidArgument):
-        await one.send(lead.id, {"type": "user.interrupt", "session_thread_id": thread_id})
-    primary = (await lead.threads())[0].id
-    with pytest.raises(InvalidArgument):
-        await one.threads.ArchiveThread(threads_pb2.ArchiveThreadRequest(session_id=lead.id, thread_id=primary))
-
-
-async def test_archiving_a_thread_that_waits_for_a_client_answers_its_call(one: Replica, lead: Coordinator) -> None:
-    (thread_id,) = await lead.start(await lead.begin(), "writer")
-    (posted,) = await ask(lead, thread_id, "tool_use")
-
-    await one.threads.ArchiveThread(threads_pb2.ArchiveThreadRequest(session_id=lead.id, thread_id=thread_id))
-
-    await lead.turn_of(lead.id)
-    assert results(await lead.log())[-1].endswith("The thread was archived before it answered.")
-    with pytest.raises(DomainError) as refusal:
-        await one.send(lead.id, ALLOW | {"tool_use_id": posted})
-    assert refusal.value.reason == "TOOL_CALL_NOT_PENDING"
-
-
-async def test_a_stopped_session_stops_its_threads(one: Replica, lead: Coordinator) -> None:
-    first, second = await lead.start(await lead.begin(), "writer", "critic")
-    grant = await lead.turn_of(first)
-
-    await one.sessions.StopSession(sessions_pb2.StopSessionRequest(session_id=lead.id))
-
-    terminated = "session.thread_status_terminated"
-    log = await lead.log()
-    assert types(log)[-2:] == [terminated, "session.status_terminated"]
-    assert types(log).count(terminated) == 3 and len(results(log)) == 2
-    for thread_id in (first, second):
-        assert types(await lead.thread_log(thread_id))[-1] == terminated
-    assert [thread.status for thread in await lead.threads()] == [5, 5, 5]
-    with pytest.raises(FailedPrecondition):
-        await one.append(grant, *answer(), end=end())
-
-
-async def test_an_archived_session_archives_its_threads(one: Replica, lead: Coordinator) -> None:
-    (thread_id,) = await lead.start(await lead.begin(), "writer")
-    request = sessions_pb2.ArchiveSessionRequest(session_id=lead.id)
-    with pytest.raises(FailedPrecondition):
-        await one.sessions.ArchiveSession(request)
-    await ask(lead, thread_id, "tool_use")
-
-    await one.sessions.ArchiveSession(request)
-
-    assert all(thread.archived_at for thread in await lead.threads())
-
-
-async def test_a_deleted_session_takes_its_threads_along(one: Replica, lead: Coordinator) -> None:
-    first, second = await lead.start(await lead.begin(), "writer", "critic")
-    await lead.finish(first)
-    await one.threads.ArchiveThread(threads_pb2.ArchiveThreadRequest(session_id=lead.id, thread_id=first))
-    grant = await lead.turn_of(second)
-
-    await one.sessions.DeleteSession(sessions_pb2.DeleteSessionRequest(session_id=lead.id))
-
-    for refused in (lead.threads(), lead.thread_log(first), one.append(grant, *answer(), end=end())):
-        with pytest.raises((NotFound, FailedPrecondition)):
-            await refused
 
 
 async def test_what_no_runner_can_do_is_refused_for_each_agent_of_the_roster(one: Replica) -> None:

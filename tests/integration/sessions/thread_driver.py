@@ -7,9 +7,10 @@ from typing import Any
 import orjson
 
 from kit.ids import new_id
+from kit.testing import await_until
 from managed_agents.sessions.v1 import agents_pb2, sessions_pb2, threads_pb2, turns_pb2
 from services.sessions.domain.turn_events import SEND_TO_THREAD, START_THREAD
-from tests.integration.sessions.turn_driver import Replica, Runner, answer, end, event, user
+from tests.integration.sessions.turn_driver import Replica, Runner, answer, call, end, event, types, user
 
 TOOLSET = {"type": "agent_toolset_20260401"}
 
@@ -107,3 +108,38 @@ async def coordinator(replica: Replica, **fields: Any) -> AsyncIterator[Coordina
     session = (await replica.sessions.CreateSession(request)).session
     async with replica.runner(slots=40) as runner:
         yield Coordinator(replica, runner, session.id)
+
+
+def results(log: list[dict[str, Any]]) -> list[str]:
+    """What the results of a log say."""
+    found = [entry for entry in log if entry["type"] == "agent.tool_result"]
+    return ["\n".join(block["text"] for block in entry["content"]) for entry in found]
+
+
+def last(log: list[dict[str, Any]], event_type: str) -> dict[str, Any]:
+    """The newest event of a type."""
+    return next(entry for entry in reversed(log) if entry["type"] == event_type)
+
+
+async def until_status(lead: Coordinator, status: str) -> list[dict[str, Any]]:
+    """The log once the session has a status."""
+
+    async def reached() -> bool:
+        return await lead.status() == status
+
+    await await_until(reached, message=f"the session is {status}")
+    return await lead.log()
+
+
+async def ask(lead: Coordinator, thread_id: str, *kinds: str) -> list[str]:
+    """Parks a thread on calls of these kinds; their ids as the session shows them."""
+    grant = await lead.turn_of(thread_id)
+    calls = [call(f"agent.{kind}", f"toolu_{at}") for at, kind in enumerate(kinds)]
+    await lead.replica.append(grant, *calls, end=end("REQUIRES_ACTION", event_ids=[each.id for each in calls]))
+    log = await until_status(lead, "requires_action")
+    return last(log, "session.status_idle")["stop_reason"]["event_ids"]
+
+
+async def has(lead: Coordinator, event_type: str) -> bool:
+    """Whether the session's log has an event of a type."""
+    return event_type in types(await lead.log())
