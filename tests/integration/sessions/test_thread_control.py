@@ -20,6 +20,7 @@ from tests.integration.sessions.thread_driver import (
     results,
     send,
     spoken,
+    start,
     until_status,
 )
 from tests.integration.sessions.turn_driver import (
@@ -28,6 +29,7 @@ from tests.integration.sessions.turn_driver import (
     answer,
     call,
     end,
+    event,
     replica,
     types,
     user,
