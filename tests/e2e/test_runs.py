@@ -13,8 +13,8 @@ from tests.support.platform import Platform
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
-# Two pieces with a pause before each: longer than a busy machine stalls.
-LONG = "LEN:12 DELAY:3000 a slow answer"
+# Ten pieces with a pause before each.
+LONG = "LEN:10 DELAY:500 a slow answer"
 
 
 async def _post(client: Api, **body: Any) -> httpx2.Response:

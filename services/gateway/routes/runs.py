@@ -8,7 +8,6 @@ the session's log.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import orjson
@@ -105,7 +104,7 @@ class _Wait:
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wait = TurnWait(self._session_id)
+        wait = TurnWait(self._session_id, self._seconds)
         line = Line.of(scope)
         if line is None:
             await while_there(receive, self._serve(scope, receive, send, wait))
@@ -117,18 +116,13 @@ class _Wait:
             line.release()
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, wait: TurnWait) -> None:
-        deadline_reached = False
-        try:
-            async with asyncio.timeout(self._seconds):
-                await wait.until_over(self._call, self._hub)
-        except TimeoutError:
-            deadline_reached = True
+        await wait.until_over(self._call, self._hub)
         if wait.abandoned:
             raise ClientGone
         if wait.last is None:
             # The deadline, or a gateway that stops: the run itself goes on.
             session = await _read(self._call, self._session_id)
-            handle = _Handle(session.id, LOCAL_STATUS[session.status], wait_deadline_reached=deadline_reached)
+            handle = _Handle(session.id, LOCAL_STATUS[session.status], wait_deadline_reached=wait.deadline_reached)
             await handle(scope, receive, send)
             return
         await send_json(send, 200, orjson.dumps(_result(self._session_id, wait, wait.last)))

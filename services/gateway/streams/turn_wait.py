@@ -31,9 +31,11 @@ def ends_turn(frame: Frame) -> bool:
 class TurnWait(Follower):
     """What the turn brought, collected in the order of the log."""
 
-    def __init__(self, session_id: str) -> None:
+    def __init__(self, session_id: str, seconds: float) -> None:
         super().__init__(published=False)
         self.session_id = session_id
+        self.deadline_reached = False
+        self._seconds = seconds
         self.output: list[Any] = []
         self.usage: dict[str, Any] | None = None
         self.error: dict[str, Any] | None = None
@@ -43,7 +45,15 @@ class TurnWait(Follower):
         self._ahead: list[Frame] | None = []
 
     async def until_over(self, call: Call, hub: Hub) -> bool:
-        """Collects up to the end of the turn; False where the platform or the client ended the wait before."""
+        """Collects up to the end of the turn; False where the deadline, the platform or the client came first."""
+        # An event and not a cancellation: one that meets the answer of a library's wait may be lost in it.
+        deadline = asyncio.get_running_loop().call_later(self._seconds, self._expire)
+        try:
+            return await self._until_over(call, hub)
+        finally:
+            deadline.cancel()
+
+    async def _until_over(self, call: Call, hub: Hub) -> bool:
         tail = await hub.join(self.session_id, self, call.context)
         try:
             request = ReadEventsRequest(session_id=self.session_id, after_seq=0)
@@ -77,6 +87,10 @@ class TurnWait(Follower):
         """Nothing more comes."""
         super().end()
         self._over.set()
+
+    def _expire(self) -> None:
+        self.deadline_reached = True
+        self.end()
 
     def _take(self, frames: Sequence[Frame]) -> None:
         for frame in frames:
