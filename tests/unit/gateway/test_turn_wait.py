@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import orjson
+import pytest
 
 from kit.testing import await_until
 from managed_agents.sessions.v1.events_pb2 import Event
@@ -112,12 +113,12 @@ async def test_a_deadline_of_nothing_still_finds_what_is_there() -> None:
     assert await Ground(*BEGUN, idle(3)).wait(wait)
 
 
-async def test_a_client_or_a_platform_that_goes_ends_the_wait_before_its_deadline() -> None:
-    for leave in (TurnWait.abandon, TurnWait.end):
-        wait = TurnWait("sess_1", 60)
-        ground = Ground(*BEGUN)
-        waiting = asyncio.ensure_future(ground.wait(wait))
-        await await_until(lambda: bool(ground.begun_at))
-        leave(wait)
-        assert not await waiting
-        assert not wait.deadline_reached and wait.abandoned is (leave is TurnWait.abandon)
+@pytest.mark.parametrize("leave", [TurnWait.abandon, TurnWait.end])
+async def test_a_client_or_a_platform_that_goes_ends_the_wait_before_its_deadline(leave: Any) -> None:
+    wait = TurnWait("sess_1", 60)
+    ground = Ground(*BEGUN)
+    waiting = asyncio.ensure_future(ground.wait(wait))
+    await await_until(lambda: bool(ground.begun_at))
+    leave(wait)
+    assert not await waiting
+    assert not wait.deadline_reached and wait.abandoned is (leave is TurnWait.abandon)
