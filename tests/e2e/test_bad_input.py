@@ -127,6 +127,19 @@ BODIES = {
     },
     "POST /v1/sessions/{session_id}/events": EVENTS,
     "POST /v1/sessions/{session_id}/messages": {"content": TEXT, "stream": False},
+    "POST /v1/runs": {
+        "agent": {"type": "agent", "id": "AGENT", "version": 1},
+        "input": TEXT,
+        "response_mode": "async",
+        "max_wait_seconds": 1.5,
+        "session": {
+            "title": "test",
+            "metadata": {"purpose": "test"},
+            "resources": [],
+            "vault_ids": [],
+            "loop_engine": "builtin",
+        },
+    },
     "POST /v1/outcomes": OUTCOME,
     "PUT /v1/outcomes/{outcome_id}": OUTCOME,
     "POST /v1/sessions/{session_id}/outcomes": {
@@ -166,8 +179,9 @@ def known(platform: Platform) -> dict[str, str]:
         environment = http.post("/v1/environments", json={"name": "plain", "config": {"type": "cloud"}}).json()["id"]
         session = http.post("/v1/sessions", json={"agent": agent}).json()["id"]
         outcome = http.post("/v1/outcomes", json={"name": "plain"}).json()["id"]
-    ids = {"agent_id": agent, "environment_id": environment, "session_id": session, "outcome_id": outcome}
-    return {**ids, "model_id": "demo"}
+        thread = http.get(f"/v1/sessions/{session}/threads").json()["data"][0]["id"]
+    ids = {"agent_id": agent, "environment_id": environment, "session_id": session, "thread_id": thread}
+    return {**ids, "outcome_id": outcome, "model_id": "demo"}
 
 
 class Untouched:
@@ -266,7 +280,7 @@ def _mutations(body: dict[str, Any]) -> Iterator[tuple[str, tuple[str, ...], dic
 
 def _sound(operation: str, known: dict[str, str]) -> dict[str, Any]:
     body = copy.deepcopy(BODIES[operation])
-    if operation == "POST /v1/sessions":
+    if operation in ("POST /v1/sessions", "POST /v1/runs"):
         body["agent"]["id"] = known["agent_id"]
     return body
 
