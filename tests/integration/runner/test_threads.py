@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -132,18 +133,36 @@ async def test_a_thread_asks_a_person_through_the_session(stage: World) -> None:
 async def test_files_are_shared_and_shells_are_not(stage: World) -> None:
     session_id = await team(stage, TOOLSET, lead_tools=[TOOLSET])
     sandboxes = SandboxManager(stage.folder / "sandboxes", kind="process")
-    commands = ["export WORD=lead; echo shared > file.txt", "cat file.txt; echo word=$WORD"]
-    first, second = (f"TOOL:bash:{orjson.dumps({'command': each}).decode()}" for each in commands)
     async with stage.runner(sandboxes=sandboxes):
-        await stage.say(session_id, first)
+        await stage.say(session_id, "run `export WORD=lead; echo shared > file.txt`")
         await stage.until(session_id)
-        # The message of the thread is itself a directive, so the coordinator's text must not read as one.
-        await stage.say(session_id, starts(second.replace("TOOL:", "TOOL\u200b:")))
-        await stage.until(session_id)
-        (thread,) = await threads_of(stage, session_id)
-        assert (await thread_log(stage, session_id, thread.id))[0]["type"] == "agent.thread_message_received"
-    assert (stage.folder / "sandboxes" / session_id / "workspace" / "file.txt").read_text() == "shared\n"
-    assert not (stage.folder / "sandboxes" / thread.id).exists()
+        await stage.say(session_id, starts("run `cat file.txt; echo word=$WORD; echo more >> file.txt`"))
+        log = await stage.until(session_id)
+
+    (thread,) = await threads_of(stage, session_id)
+    (result,) = of(await thread_log(stage, session_id, thread.id), "agent.tool_result")
+    assert text_of(result) == "shared\nword="
+    assert "word=" in text_of(of(log, "agent.thread_message_received")[0])
+    folders = stage.folder / "sandboxes"
+    assert (folders / session_id / "workspace" / "file.txt").read_text() == "shared\nmore\n"
+    assert not (folders / thread.id).exists()
+
+
+async def test_an_interrupt_ends_the_command_of_a_thread(stage: World) -> None:
+    session_id = await team(stage, TOOLSET)
+    async with stage.runner(sandboxes=SandboxManager(stage.folder / "sandboxes", kind="process")):
+        await stage.say(session_id, starts("run `echo $$ > pid; sleep 600`"))
+        file = stage.folder / "sandboxes" / session_id / "workspace" / "pid"
+        await await_until(lambda: file.exists() and file.read_text().strip(), message="the command runs")
+        pid = int(file.read_text())
+        await stage.clients.send(session_id, {"type": "user.interrupt"})
+        log = await stage.until(session_id)
+        await await_until(lambda: not Path(f"/proc/{pid}").exists(), message="the command is gone")
+
+    assert not of(log, "session.error")
+    (thread,) = await threads_of(stage, session_id)
+    (result,) = of(await thread_log(stage, session_id, thread.id), "agent.tool_result")
+    assert result["is_error"] and text_of(result).startswith("Interrupted by the user")
 
 
 async def test_an_interrupt_stops_coordinator_and_threads(stage: World) -> None:
