@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from .shapes import Description, Label, Metadata, MetadataPatch, Page, Rendered, Shape
 
@@ -24,12 +24,20 @@ class _Definition(Shape):
 class OutcomeCreate(_Definition):
     """A new definition. `pass_threshold` is the share of criteria from which a session passes."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"name": "Release readiness", "criteria": ["Mentions tests", "Mentions risks"]}],
+        }
+    )
+
     name: Label
     metadata: Metadata | None = None
 
 
 class OutcomeUpdate(_Definition):
     """A partial definition: what is left out stays, null clears, metadata merges."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"pass_threshold": 0.5}]})
 
     name: Label | None = None
     metadata: MetadataPatch | None = None
@@ -61,6 +69,10 @@ class OutcomePage(Page):
 class SessionOutcomeRecord(Shape):
     """What a caller found about a session."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"outcome_id": "OUTCOME_ID", "status": "passed", "score": 0.92}]}
+    )
+
     outcome_id: OutcomeId
     status: Literal["passed", "inconclusive", "failed"]
     score: Share | None = None
@@ -70,6 +82,8 @@ class SessionOutcomeRecord(Shape):
 
 class SessionOutcomeEvaluate(Shape):
     """Which definition to hold a session against."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"outcome_id": "OUTCOME_ID"}]})
 
     outcome_id: OutcomeId
 
