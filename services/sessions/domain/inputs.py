@@ -18,8 +18,22 @@ from services.sessions.domain.inbound import (
 )
 from services.sessions.domain.log import Draft
 from services.sessions.domain.move import END_TURN, Move, Signal
-from services.sessions.domain.session_errors import InvalidSystemMessage
-from services.sessions.domain.session_state import Phase, TurnState, UnreadInput, phase_of
+from services.sessions.domain.session_errors import InvalidRequest, InvalidSystemMessage
+from services.sessions.domain.session_state import Phase, SessionState, TurnState, UnreadInput, phase_of
+
+
+def check_threads(state: SessionState, events: list[ClientEvent]) -> None:
+    """Refuses a request that names a thread which the session doesn't have, or has closed."""
+    known = [state.thread_id, *(entry.id for entry in state.threads.live)] if state.threads else [state.thread_id]
+    for index, event in enumerate(events):
+        if event.type == USER_INTERRUPT and event.fields.get("session_thread_id", state.thread_id) not in known:
+            field = f"events.{index}.session_thread_id"
+            raise InvalidRequest(
+                f"{field} names no open thread of session {state.id}. It has: {', '.join(known)}; without"
+                " session_thread_id every thread is meant.",
+                field=field,
+                session_id=state.id,
+            )
 
 
 def take(move: Move, draft: Draft, event: ClientEvent, traceparent: str) -> None:

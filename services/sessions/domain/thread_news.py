@@ -18,6 +18,7 @@ from services.sessions.domain.inbound import THREAD_MESSAGE
 from services.sessions.domain.log import Draft
 from services.sessions.domain.move import END_TURN, Move, Signal
 from services.sessions.domain.session_state import (
+    CallKind,
     PendingCall,
     Phase,
     SessionState,
@@ -75,7 +76,7 @@ def _hear_one(move: Move, news: News) -> None:
         _receive(move, entry, news.fields.get("content") or [])
         return
     known = {call.event_id: call for call in entry.waiting}
-    posted = [known.get(event_id) or _post_call(move, entry, event_id, *call) for event_id, *call in news.calls]
+    posted = [known.get(call[0]) or _post_call(move, entry, *call) for call in news.calls]
     shown = {name: value for name, value in news.fields.items() if name not in _ENVELOPE}
     if posted:
         shown["stop_reason"] = {"type": "requires_action", "event_ids": [call.posted_id for call in posted]}
@@ -263,3 +264,19 @@ def tell_holder(move: Move) -> None:
     state = move.state
     if state.turn_state is TurnState.LEASED:
         move.signal = move.signal or Signal(state.turn_holder, state.id, state.turn_epoch)
+
+
+def without_second_results(move: Move, drafts: list[Draft]) -> list[Draft]:
+    """Results that a runner wrote for calls of threads stand only where the service has not written the thread's."""
+    kept: list[Draft] = []
+    calls = {call.event_id: call for call in move.state.pending if call.kind is CallKind.THREAD}
+    for draft in drafts:
+        call = None
+        if draft.type == "agent.tool_result":
+            call = calls.get(orjson.loads(draft.fields).get("tool_use_id", ""))
+        if call is None or not call.answered:
+            kept.append(draft)
+        if call is not None and not call.answered:
+            move.state.pending = tuple(each for each in move.state.pending if each is not call)
+            move.state.threads = move.state.threads and move.state.threads.unawaited(call.event_id)
+    return kept

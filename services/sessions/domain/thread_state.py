@@ -130,7 +130,7 @@ def dump(threads: Threads | None) -> str:
 
 def _entry(stored: list) -> ThreadEntry:
     thread_id, agent_name, is_running, call_id, waiting, told_usage, told_spend, is_paused = stored
-    calls = tuple(PostedCall(*ids, CallKind(kind)) for *ids, kind in waiting)
+    calls = tuple(PostedCall(posted, event, block, CallKind(kind)) for posted, event, block, kind in waiting)
     return ThreadEntry(
         thread_id, agent_name, is_running, call_id, calls, TokenUsage(*told_usage), told_spend, is_paused
     )

@@ -86,7 +86,7 @@ def label(member: Member, members: Sequence[Member]) -> str:
     return member.agent_id if shared else member.name
 
 
-def thread_calls(drafts: Iterable[tuple[Draft, Mapping[str, Any]]]) -> list[Call]:
+def thread_calls(drafts: Iterable[tuple[Draft, dict[str, Any]]]) -> list[Call]:
     """The calls of thread tools among what a runner wrote."""
     found: list[Call] = []
     for draft, fields in drafts:

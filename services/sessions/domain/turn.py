@@ -33,12 +33,12 @@ import orjson
 
 from services.sessions.domain import budget, compaction, inputs, turn_events
 from services.sessions.domain.cost import Charge, read_spend
-from services.sessions.domain.inbound import USER_INTERRUPT, ClientEvent
+from services.sessions.domain.inbound import ClientEvent
 from services.sessions.domain.leftovers import ENDED_TEXT, closing_events
 from services.sessions.domain.log import Draft, LoggedEvent
 from services.sessions.domain.move import END_TURN, RETRIES_EXHAUSTED, Move, Moved
 from services.sessions.domain.outcome import close_ended, close_interrupted, follow_evaluation, follow_request
-from services.sessions.domain.session_errors import InvalidRequest, SessionEnded, SessionRunning
+from services.sessions.domain.session_errors import SessionEnded, SessionRunning
 from services.sessions.domain.session_state import (
     CallKind,
     PendingCall,
@@ -49,6 +49,7 @@ from services.sessions.domain.session_state import (
     TurnState,
     phase_of,
 )
+from services.sessions.domain.thread_news import without_second_results
 from services.sessions.domain.thread_state import awaited
 from services.sessions.domain.turn_errors import TurnLeaseLost
 
@@ -107,27 +108,13 @@ def append_client_events(
     """Stores what a client sent, all or none, and starts, feeds, answers or interrupts the turn."""
     if phase_of(state) is Phase.ENDED:
         raise SessionEnded(f"Session {state.id} has ended and takes no events.", session_id=state.id)
-    _check_threads(state, events)
+    inputs.check_threads(state, events)
     move = Move(state, now, new_id)
     for event in budget.admitted(state, events):
         inputs.take(move, Draft(new_id(), event.type, orjson.dumps(event.fields)), event, traceparent)
     if phase_of(move.state) is Phase.PARKED and move.state.pending != state.pending:
         move.write_waiting()
     return move.finish()
-
-
-def _check_threads(state: SessionState, events: list[ClientEvent]) -> None:
-    """Refuses a request that names a thread which the session doesn't have, or has closed."""
-    known = [state.thread_id, *(entry.id for entry in state.threads.live)] if state.threads else [state.thread_id]
-    for index, event in enumerate(events):
-        if event.type == USER_INTERRUPT and event.fields.get("session_thread_id", state.thread_id) not in known:
-            field = f"events.{index}.session_thread_id"
-            raise InvalidRequest(
-                f"{field} names no open thread of session {state.id}. It has: {', '.join(known)}; without"
-                " session_thread_id every thread is meant.",
-                field=field,
-                session_id=state.id,
-            )
 
 
 def append_turn_events(state: SessionState, command: TurnAppend, now: datetime, new_id: NewId) -> Moved:
@@ -144,7 +131,7 @@ def append_turn_events(state: SessionState, command: TurnAppend, now: datetime, 
     stored = command.stored_ids or frozenset()
     fresh = [draft for draft in command.events if draft.id not in stored]
     if state.pending:
-        fresh = _without_second_results(move, fresh)
+        fresh = without_second_results(move, fresh)
     for draft in fresh:
         _follow(move, draft, command.known_seq)
         move.append(draft)
@@ -191,22 +178,6 @@ def _follow(move: Move, draft: Draft, known_seq: int) -> None:
 # By whether a thread beside the primary one runs: its log tells nothing of the session as a whole.
 _RESCHEDULED = ("session.status_rescheduled", "session.thread_status_rescheduled")
 _RUNNING = ("session.status_running", "session.thread_status_running")
-
-
-def _without_second_results(move: Move, drafts: list[Draft]) -> list[Draft]:
-    """Results that a runner wrote for calls of threads stand only where the service has not written the thread's."""
-    kept: list[Draft] = []
-    calls = {call.event_id: call for call in move.state.pending if call.kind is CallKind.THREAD}
-    for draft in drafts:
-        call = None
-        if draft.type == "agent.tool_result":
-            call = calls.get(orjson.loads(draft.fields).get("tool_use_id", ""))
-        if call is None or not call.answered:
-            kept.append(draft)
-        if call is not None and not call.answered:
-            move.state.pending = tuple(each for each in move.state.pending if each is not call)
-            move.state.threads = move.state.threads and move.state.threads.unawaited(call.event_id)
-    return kept
 
 
 def grant(state: SessionState, runner_id: str, now: datetime, new_id: NewId) -> Moved:

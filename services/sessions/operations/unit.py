@@ -39,10 +39,11 @@ class Unit:
         return state
 
     async def apply(self, moved: Moved) -> Moved:
-        """Saves a move of a locked (or just inserted) session."""
-        if not unchanged(moved):
-            await self._writer.write(self.tx, [(moved, inject())], self._written)
-        return moved
+        """Saves a move of a locked (or just inserted) session; what was saved, with the grant that went with it."""
+        if unchanged(moved):
+            return moved
+        (saved,) = await self._writer.write(self.tx, [(moved, inject())], self._written)
+        return saved
 
     def heard(self, root_id: str) -> None:
         """This transaction carries the news of a session's threads itself."""

@@ -58,8 +58,8 @@ class Writer:
         self.on_news: Callable[[str, str], None] = lambda workspace_id, root_id: None
         self._deliveries: set[asyncio.Task[None]] = set()
 
-    async def write(self, tx: Tx, moves: Sequence[tuple[Moved, Headers]], written: Written) -> None:
-        """Saves moves, and the grants of turns that they make ready to runners that wait here.
+    async def write(self, tx: Tx, moves: Sequence[tuple[Moved, Headers]], written: Written) -> list[Moved]:
+        """Saves moves, and the grants of turns that they make ready to runners that wait here; what was saved.
 
         Each move comes with the headers of the call that asked for it. `written` collects
         what `settle` or `undo` needs, also where this fails half way.
@@ -67,6 +67,7 @@ class Writer:
         placed = [moved for moved, _ in moves]
         self._match(placed, written)
         await self.save(tx, [(moved, headers) for moved, (_, headers) in zip(placed, moves, strict=True)], written)
+        return placed
 
     async def save(self, tx: Tx, moves: Sequence[tuple[Moved, Headers]], written: Written) -> None:
         """Saves moves as they are; `written.granted` is the caller's to fill."""

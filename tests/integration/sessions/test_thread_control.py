@@ -312,3 +312,35 @@ async def test_a_thread_is_granted_to_the_runner_that_has_its_sessions_sandbox(o
 
         # The other runner is less busy.
         assert {(await lead.turn_of(each)).session.id for each in (first, second)} == {first, second}
+
+
+async def test_one_request_may_start_the_coordinator_and_interrupt_a_thread(one: Replica, lead: Coordinator) -> None:
+    (thread_id,) = await lead.start(await lead.begin(), "writer")
+    held = await lead.turn_of(thread_id)
+    primary, _ = await lead.threads()
+    await one.send(lead.id, {"type": "user.interrupt", "session_thread_id": primary.id})
+
+    await one.send(lead.id, user("next"), {"type": "user.interrupt", "session_thread_id": thread_id})
+
+    grant = await lead.turn_of(lead.id)
+    await one.append(held, end=end("INTERRUPTED"))
+    await one.append(grant, *answer(), end=end())
+    assert types(await until_status(lead, "idle")).count("session.status_idle") == 1
+
+
+async def test_one_request_may_answer_the_coordinator_and_a_thread(one: Replica, lead: Coordinator) -> None:
+    grant = await lead.begin()
+    own, started = call("agent.tool_use", "toolu_own"), start()
+    await one.append(grant, own, started, end=end("REQUIRES_ACTION", event_ids=[own.id, started.id]))
+    (thread_id,) = [thread.id for thread in (await lead.threads())[1:]]
+    ids = await ask(lead, thread_id, "tool_use")
+    assert ids[0] == own.id and len(ids) == 2
+
+    await one.send(lead.id, *(ALLOW | {"tool_use_id": each} for each in ids))
+
+    again = await lead.turn_of(thread_id)
+    assert await lead.status() == "running"
+    await one.append(again, *spoken(again, "done"), end=end())
+    # It parked on both, so the turn that goes on runs what was allowed.
+    grant = await lead.turn_of(lead.id)
+    assert orjson.loads(grant.session.stop_reason_json)["type"] == "requires_action" and grant.attempt == 1
