@@ -140,7 +140,8 @@ class Histories(History):
             return
         moved = self.keep(waiting.time_out(self.state, BOUND, self.now() + BOUND, self.new_id))
         assert self.state.status is Status.TIMED_OUT
-        assert [event.type for event in moved.events][::2] == ["session.error", "session.status_terminated"]
+        told = [event.type for event in moved.events if event.type.startswith("session.")]
+        assert told == ["session.error", "session.thread_status_terminated", "session.status_terminated"]
         # Nobody decides what the calls would have brought.
         self.parked.clear()
 
