@@ -49,8 +49,8 @@ class Outcomes(Histories):
     def declare(self, before: bool, interrupted: bool, message: bool) -> None:
         events = [*([INTERRUPT] if before else []), DECLARATION, *([MESSAGE] if message else [])]
         events += [INTERRUPT] if interrupted else []
-        ended = turn.phase_of(self.state) is Phase.ENDED
-        if not ended and self.is_active and not self._ends_with(before):
+        phase = turn.phase_of(self.state)
+        if phase is not Phase.ENDED and self.is_active and not self._ends_with(before):
             with pytest.raises(OutcomeActive):
                 turn.append_client_events(self.state, events, self.now(), self.new_id)
             return
@@ -60,14 +60,12 @@ class Outcomes(Histories):
         (declared,) = [orjson.loads(event.body) for event in moved.events if event.type == "user.define_outcome"]
         assert declared["processed_at"] is not None
         assert declared["outcome_id"] == self.shown[-1]["outcome_id"]
-        if interrupted and before:
+        if phase is Phase.PARKED and (before or interrupted):
             self.close_calls()
         if not interrupted:
             assert self.is_active
             assert turn.phase_of(self.state) is not Phase.IDLE
             assert {key: self.shown[-1][key] for key in SHOWN_FIRST} == SHOWN_FIRST
-        if turn.phase_of(self.state) in (Phase.IDLE, Phase.READY) and not self.state.pending:
-            self.close_calls()
 
     def _ends_with(self, interrupt: bool) -> bool:
         """Whether an interrupt at the head of the request is obeyed at once, and ends what is worked on."""
