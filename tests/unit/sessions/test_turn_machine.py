@@ -119,8 +119,8 @@ class Histories(History):
         answers = [answer_to(call, call.event_id) for call in waiting_calls]
         self.send(*answers, *([INTERRUPT] if interrupted else []))
         assert turn.phase_of(self.state) is Phase.READY
-        if not interrupted:
-            self.parked.clear()
+        # The runner that gets the turn does what was decided, or closes it where it was interrupted.
+        self.parked.clear()
 
     @rule()
     def one_call_answered_twice_in_a_request(self) -> None:
