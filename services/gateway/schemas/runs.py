@@ -31,7 +31,12 @@ class RunSession(Shape):
 class RunCreate(Shape):
     """One turn of a new session. `max_wait_seconds` bounds the answer of `wait`, never the turn."""
 
-    model_config = ConfigDict(json_schema_extra={"required": ["agent", "input"]})
+    model_config = ConfigDict(
+        json_schema_extra={
+            "required": ["agent", "input"],
+            "examples": [{"agent": "AGENT_ID", "input": "Write a haiku into poem.txt.", "max_wait_seconds": 60}],
+        }
+    )
 
     agent: PinnedAgent = None
     input: Content = None
