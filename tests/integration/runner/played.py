@@ -118,6 +118,9 @@ class PlayedSandboxes:
         self.calls.append((name, value))
         return await self._run(name, value) if self._run else ToolOutcome(f"ran {name}")
 
+    async def close(self, session_id: str) -> None:
+        """There is nothing to let go of."""
+
     async def remove(self, session_id: str) -> None:
         """There is nothing to remove."""
 
