@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from kit.testing import await_until
 from services.worker.runner.loop import goal as goals
 from services.worker.runner.loop.grading import MOST_RECORD_CHARS, SYSTEM
-from services.worker.runner.models.base import VERDICT_TOOL, ModelError, ModelErrorKind, ModelRequest
+from services.worker.runner.models.base import VERDICT_TOOL, ModelDelta, ModelError, ModelErrorKind, ModelRequest
 from tests.integration.runner.harness import World, of, text_of, types
 from tests.integration.runner.played import (
     ASKING,
@@ -24,6 +26,7 @@ from tests.integration.runner.played import (
     say,
     wait_at,
 )
+from tests.integration.runner.test_threads import team
 from tests.integration.sessions.turn_driver import user
 
 START, ONGOING, END = goals.START, goals.ONGOING, goals.END
@@ -567,3 +570,49 @@ async def test_an_outcome_starts_a_session(platform: World) -> None:
             return results(await platform.clients.log(session_id)) == [(0, "satisfied")]
 
         await await_until(over)
+
+
+class Team(ScriptedModel):
+    """Answers the grader, the coordinator and its writer each from answers of their own."""
+
+    def __init__(self, **answers: list[list[Part]]) -> None:
+        super().__init__([])
+        self._models = {role: ScriptedModel(given) for role, given in answers.items()}
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelDelta, None]:
+        """The next answer of whoever is asked."""
+        role = "grader" if is_grading(request) else "writer" if "You are the writer" in request.system else "lead"
+        async with aclosing(self._models[role].stream(request)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+
+async def test_an_outcome_of_a_coordinator_is_measured_when_its_threads_have_answered(platform: World) -> None:
+    start = call(("start_thread", {"agent": "writer", "message": "write"}))
+    model = Team(lead=[start, say("all is written")], writer=[say("a text")], grader=[verdict("satisfied")])
+    async with platform.runner(model):
+        session_id = await team(platform)
+        await platform.clients.send(session_id, outcome())
+        log = await platform.until(session_id)
+    assert results(log) == [(0, "satisfied")]
+    assert types(log).index(START) > types(log).index("agent.thread_message_received")
+
+
+async def test_a_revision_whose_thread_waits_for_a_client_ends_the_outcome(platform: World) -> None:
+    start = call(("start_thread", {"agent": "writer", "message": "write"}))
+    model = Team(
+        lead=[say("first"), start, say("all is written")],
+        writer=[call(("lookup", {"name": "x"})), say("a text")],
+        grader=[verdict("needs_revision")],
+    )
+    async with platform.runner(model):
+        session_id = await team(platform, CUSTOM)
+        await platform.clients.send(session_id, outcome())
+        log = await platform.until(session_id, "requires_action")
+        assert results(log) == [(0, "needs_revision"), (1, "interrupted")]
+        assert log.index(of(log, END)[-1]) < log.index(of(log, "session.status_idle")[-1])
+        (waiting,) = log[-1]["stop_reason"]["event_ids"]
+        await platform.clients.send(session_id, _answer(CUSTOM, waiting))
+        log = await platform.until(session_id)
+    assert len(of(log, END)) == 2
+    assert text_of(of(log, "agent.message")[-1]) == "all is written"
