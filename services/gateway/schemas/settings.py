@@ -9,16 +9,19 @@ from pydantic import ConfigDict, Field
 from .shapes import AnyObject, Rendered, Shape
 
 MAX_REVISION = 2**63 - 1
+_DOCUMENT = {"schema_version": 1, "model": {"vendor": "demo"}}
 
 
 class SettingsCandidate(Shape):
     """A whole document, or what a save would send: the document under `config`."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = ConfigDict(extra="allow", strict=True, json_schema_extra={"examples": [_DOCUMENT]})
 
 
 class SettingsTest(Shape):
     """One area of a document, such as `storage.artifacts`."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"area": "model", "config": {"vendor": "demo"}}]})
 
     area: Annotated[str, Field(min_length=1, max_length=64)]
     config: AnyObject
@@ -26,6 +29,8 @@ class SettingsTest(Shape):
 
 class SettingsSave(Shape):
     """A whole document, and the revision that it was made from."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"revision": 0, "config": _DOCUMENT}]})
 
     revision: Annotated[int, Field(ge=0, le=MAX_REVISION)]
     config: AnyObject
