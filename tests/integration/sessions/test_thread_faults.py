@@ -1,5 +1,6 @@
 """Threads under faults: no thread is doubled, no answer lost, whoever dies in between."""
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from kit.errors import DomainError, FailedPrecondition, NotFound
 from kit.testing import await_until
 from managed_agents.sessions.v1 import sessions_pb2
 from tests.integration.sessions.thread_driver import Coordinator, coordinator, spoken, start
-from tests.integration.sessions.turn_driver import MIGRATIONS, Replica, answer, end, replica, types
+from tests.integration.sessions.turn_driver import MIGRATIONS, Replica, answer, end, replica, types, user
 
 
 @pytest.fixture
@@ -185,3 +186,28 @@ async def test_a_thread_may_end_while_its_session_is_deleted(long: Replica) -> N
 
         with pytest.raises(NotFound):
             await lead.log()
+
+
+async def test_threads_that_end_at_once_on_two_replicas_are_all_heard(dsn: str, nats_url: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="ma-") as folder:
+        async with (
+            replica(dsn, nats_url, Path(folder), lease_seconds=60, sweep_seconds=0.05) as one,
+            replica(dsn, nats_url, Path(folder), lease_seconds=60, sweep_seconds=0.05) as two,
+            coordinator(one) as lead,
+        ):
+            ids = await lead.start(await lead.begin(), *["writer"] * 20)
+            grants = [await lead.turn_of(thread_id) for thread_id in ids]
+            answers = [
+                ((one, two)[number % 2]).append(grant, *spoken(grant, f"answer {number}"), end=end())
+                for number, grant in enumerate(grants)
+            ]
+            messages = [two.send(lead.id, user(f"message {number}")) for number in range(10)]
+            await asyncio.gather(*answers, *messages)
+
+            await lead.turn_of(lead.id)
+
+            log = await lead.log()
+            assert sorted(told(log)) == sorted(f"answer {number}" for number in range(20))
+            assert [event["seq"] for event in log] == list(range(1, len(log) + 1))
+            assert types(log).count("user.message") == 11
+            assert types(log).count("session.status_running") == 1
