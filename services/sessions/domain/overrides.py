@@ -26,6 +26,7 @@ from services.sessions.domain.session_errors import (
     UnsupportedCapability,
 )
 from services.sessions.domain.tools import check_mcp_consistency, validate_mcp_servers, validate_tools
+from services.sessions.domain.turn_events import THREAD_TOOLS
 
 MAX_VERSION = 2**31 - 1
 MAX_ID_CHARACTERS = 256
@@ -123,6 +124,19 @@ def refuse_unavailable(document: Document) -> None:
                 " agent without it.",
                 field=f"agent.{name}",
                 capability=name,
+            )
+    if document.get("multiagent"):
+        _refuse_taken_names(document)
+
+
+def _refuse_taken_names(document: Document) -> None:
+    for at, tool in enumerate(document.get("tools") or ()):
+        if tool.get("type") == "custom" and tool.get("name") in THREAD_TOOLS:
+            raise UnsupportedCapability(
+                f"agent.tools.{at}.name is {tool['name']}, which a coordinator has as a tool for its threads. Rename"
+                " the custom tool.",
+                field=f"agent.tools.{at}.name",
+                capability="multiagent",
             )
 
 

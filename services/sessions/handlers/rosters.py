@@ -12,7 +12,6 @@ import orjson
 from kit.postgres import Tx
 from services.sessions.domain.overrides import refuse_unavailable, without_effort
 from services.sessions.domain.session_errors import UnsupportedCapability
-from services.sessions.domain.turn_events import THREAD_TOOLS
 from services.sessions.store.agents import AgentStore
 
 # What a session shows of an agent of its roster, beside its identity and model.
@@ -22,7 +21,6 @@ _SHOWN = ("name", "description", "system", "tools", "mcp_servers", "skills", "ex
 async def with_roster(tx: Tx, document: dict[str, Any]) -> dict[str, Any]:
     """The document of a coordinator with its agents in place of their names."""
     multiagent = document["multiagent"]
-    _refuse_taken_names(document)
     field = "agent.multiagent.agents"
     agents = [await _member(tx, entry, f"{field}.{at}") for at, entry in enumerate(multiagent["agents"])]
     return document | {"multiagent": multiagent | {"agents": agents}}
@@ -48,14 +46,3 @@ async def _member(tx: Tx, entry: dict[str, Any], field: str) -> dict[str, Any]:
     shown = {name: document[name] for name in _SHOWN if name in document}
     model = without_effort(orjson.loads(str(saved.model)))
     return {"type": "agent", "id": saved.id, "version": saved.version} | shown | {"model": model}
-
-
-def _refuse_taken_names(document: dict[str, Any]) -> None:
-    for at, tool in enumerate(document.get("tools") or ()):
-        if tool.get("type") == "custom" and tool.get("name") in THREAD_TOOLS:
-            raise UnsupportedCapability(
-                f"agent.tools.{at}.name is {tool['name']}, which a coordinator has as a tool for its threads. Rename"
-                " the custom tool.",
-                field=f"agent.tools.{at}.name",
-                capability="multiagent",
-            )

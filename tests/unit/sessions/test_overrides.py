@@ -178,3 +178,12 @@ def test_an_agent_that_needs_what_no_runner_has_is_refused(name: str) -> None:
 
 def test_a_session_shows_no_effort() -> None:
     assert without_effort({"id": "m", "speed": "fast", "effort": {"type": "high"}}) == {"id": "m", "speed": "fast"}
+
+
+def test_a_coordinator_has_no_custom_tool_by_the_name_of_its_thread_tools() -> None:
+    roster = {"type": "coordinator", "agents": [{"type": "agent", "id": "agent_1", "version": 1}]}
+    tool = {"type": "custom", "name": "start_thread", "description": "", "input_schema": {"type": "object"}}
+    refuse_unavailable({**DOCUMENT, "tools": [tool]})
+    assert (
+        reason_of(refuse_unavailable, {**DOCUMENT, "tools": [tool], "multiagent": roster}) == "UNSUPPORTED_CAPABILITY"
+    )
