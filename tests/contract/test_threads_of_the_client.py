@@ -11,7 +11,7 @@ import pytest
 
 from kit.testing import await_until
 from tests.contract.client_flow import ASKING, CUSTOM, Flow, user
-from tests.support.api import tool
+from tests.support.api import api, tool
 from tests.support.platform import Platform
 
 pytestmark = [pytest.mark.timeout(120)]
@@ -125,3 +125,28 @@ async def test_a_session_with_running_threads_is_not_archived_or_deleted(flow: F
     assert thread.id not in [each.id async for each in flow.sessions.list(limit=50)]
     await flow.turn(session_id, {"type": "user.interrupt"})
     await flow.sessions.delete(session_id)
+
+
+async def test_a_stream_replays_after_its_cursor_and_ends_with_the_thread(
+    flow: Flow, platform: Platform
+) -> None:
+    session_id = await team(flow)
+    await flow.turn(session_id, starts("Say hello."))
+    _, thread = [each async for each in flow.sessions.threads.list(session_id)]
+    seen: list[Any] = []
+
+    async with await flow.sessions.threads.events.stream(
+        thread.id, session_id=session_id, extra_headers={"Last-Event-ID": "2"}
+    ) as stream:
+        stopping = None
+        async for event in stream:
+            seen.append(event)
+            if event.type == "session.thread_status_idle" and stopping is None:
+                async with api(platform.url) as local:
+                    stopping = await local.call("POST", f"/v1/sessions/{session_id}/stop")
+
+    log = [each async for each in flow.sessions.threads.events.list(thread.id, session_id=session_id)]
+    assert [event.id for event in seen] == [event.id for event in log[2:]]
+    assert seen[-1].type == "session.thread_status_terminated"
+    terminated = await flow.sessions.threads.retrieve(thread.id, session_id=session_id)
+    assert terminated.status == "terminated"
