@@ -219,3 +219,12 @@ async def test_a_coordinator_is_handed_over_while_it_waits(stage: World) -> None
 
     assert len(of(log, "agent.thread_message_received")) == 1
     assert not of(log, "session.error")
+
+
+async def test_a_runner_with_one_place_serves_coordinator_and_threads(stage: World) -> None:
+    session_id = await team(stage)
+    async with stage.runner(runner_capacity=1):
+        await stage.say(session_id, starts("count to three", "count to four", "count to five"))
+        log = await stage.until(session_id, seconds=20)
+
+    assert len(of(log, "agent.thread_message_received")) == 3
