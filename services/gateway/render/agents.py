@@ -53,7 +53,7 @@ def _with_roster(document_json: bytes, *, published: bool) -> bytes:
     if b'"multiagent":{' not in document_json:
         return document_json
     document = orjson.loads(document_json)
-    for member in document["multiagent"].get("agents") or ():
+    for member in (document.get("multiagent") or {}).get("agents") or ():
         if "model" not in member:
             continue
         member["model_config"] = model = member["model"]

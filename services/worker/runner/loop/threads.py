@@ -44,7 +44,8 @@ def tools_for(grant: TurnGrant) -> list[ToolDefinition]:
     """What a coordinator has beside its own tools. Threads have no threads."""
     if grant.root_session_id or b'"multiagent":{' not in grant.session.agent.document_json:
         return []
-    roster = orjson.loads(grant.session.agent.document_json)["multiagent"].get("agents") or []
+    multiagent = orjson.loads(grant.session.agent.document_json).get("multiagent") or {}
+    roster = multiagent.get("agents") or []
     agents = [each for each in roster if each.get("type") == "agent"]
     return _tools(agents) if agents else []
 
