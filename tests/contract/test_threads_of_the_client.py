@@ -127,9 +127,7 @@ async def test_a_session_with_running_threads_is_not_archived_or_deleted(flow: F
     await flow.sessions.delete(session_id)
 
 
-async def test_a_stream_replays_after_its_cursor_and_ends_with_the_thread(
-    flow: Flow, platform: Platform
-) -> None:
+async def test_a_stream_replays_after_its_cursor_and_ends_with_the_thread(flow: Flow, platform: Platform) -> None:
     session_id = await team(flow)
     await flow.turn(session_id, starts("Say hello."))
     _, thread = [each async for each in flow.sessions.threads.list(session_id)]
