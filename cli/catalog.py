@@ -74,6 +74,8 @@ def _environment(service: str, folder: DataFolder, servers: Servers, *, host: st
             own[f"{other.upper()}_ADDRESS"] = _socket(folder.run, other)
     if service in _ROLE_OF:
         own["DATABASE_URL"] = servers.databases[_ROLE_OF[service]]
+    if service == "sessions" and (prices := config.cost_profile()):
+        own["COST_PROFILE"] = prices
     if service == "gateway":
         own |= {"HOST": host, "PORT": str(port)}
         if key := config.api_key():

@@ -22,6 +22,8 @@ from cli.data_folder import DataFolder
 from cli.finding import Finding, failed, ok, warning
 from cli.model_check import check_model
 from cli.supervisor import Options
+from kit.config import ConfigError
+from kit.cost_profile import VARIABLE, read_cost_profile
 from kit.embedded import binaries
 from kit.embedded.errors import EmbeddedServerError
 from kit.embedded.nats import EmbeddedNats
@@ -46,7 +48,7 @@ async def examine(options: Options) -> list[Finding]:
     findings.insert(1, await check_port(options, runtime))
     findings.append(check_sandbox(runtime) if runtime else await asyncio.to_thread(check_own_sandbox))
     model, vendor_clock = await check_model(runtime)
-    return [*findings, model, check_clock(vendor_clock)]
+    return [*findings, model, check_prices(), check_clock(vendor_clock)]
 
 
 async def _running_platform(options: Options) -> dict[str, Any] | None:
@@ -218,6 +220,19 @@ def landlock_version() -> int:
         return 0
     answer = ctypes.CDLL(None, use_errno=True).syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_ASK_VERSION)
     return max(int(answer), 0)
+
+
+def check_prices() -> Finding:
+    """The price list as the environment of this command names it."""
+    value = config.cost_profile()
+    try:
+        models = read_cost_profile(value)
+    except ConfigError as error:
+        return failed("prices", str(error), f"Correct {VARIABLE}, or unset it.")
+    if not value:
+        return ok("prices", f"no list prices, so sessions can't have a budget ({VARIABLE} would set them)")
+    where = VARIABLE if value.startswith("{") else value
+    return ok("prices", f"list prices of {', '.join(sorted(models)) or 'no model'} ({where})")
 
 
 def check_clock(vendor_clock: str | None) -> Finding:

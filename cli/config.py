@@ -3,6 +3,8 @@
 import os
 from collections.abc import Mapping
 
+from kit.cost_profile import from_any_folder
+
 PREFIX = "MANAGED_AGENTS_"
 
 # Needed by any Python process to find itself, its locale, its certificates and its way out.
@@ -14,6 +16,7 @@ _COMMON_PREFIXES = ("LC_", "OTEL_")
 # Given to single processes by the supervisor, never passed on from its own environment.
 _PARTICULAR = {
     "API_KEY",
+    "COST_PROFILE",
     "DATABASE_URL",
     "DATA_DIR",
     "HOST",
@@ -39,6 +42,11 @@ def nats_url() -> str | None:
 def api_key() -> str | None:
     """The key that the gateway asks for, if one is configured."""
     return os.environ.get(f"{PREFIX}API_KEY") or None
+
+
+def cost_profile() -> str:
+    """The list prices of models, or where they stand; empty without."""
+    return from_any_folder(os.environ.get(f"{PREFIX}COST_PROFILE", ""))
 
 
 def secret_key() -> dict[str, str]:

@@ -103,6 +103,9 @@ def up(
 
     It prints one line when everything is healthy. PostgreSQL and NATS are started in the data folder unless URLs are
     given. A service that crashes is started again. A second Ctrl-C ends everything at once.
+
+    Set MANAGED_AGENTS_COST_PROFILE to the list prices of your models, as JSON or as the path of a file: sessions then
+    tell their list cost and may have a budget. The README shows the form.
     """
     from cli.supervisor import Options, Supervisor
     from cli.up import for_ever, serve
@@ -168,8 +171,8 @@ def doctor(
 ) -> None:
     """Say what works on this machine, and what to do about what does not.
 
-    Looks at Python, port, data folder, database, NATS, sandbox, model vendor and clock, each by trying it. Ends with
-    code 1 when something keeps `up` from working.
+    Looks at Python, port, data folder, database, NATS, sandbox, model vendor, list prices and clock, each by trying
+    it. Ends with code 1 when something keeps `up` from working.
     """
     from cli.doctor import run
     from cli.supervisor import Options

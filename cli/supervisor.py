@@ -14,12 +14,14 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cli import catalog, health
+from cli import catalog, config, health
 from cli.catalog import Servers
 from cli.child import Child
 from cli.data_folder import DataFolder
 from cli.errors import CannotStart
 from cli.servers import Foundation
+from kit.config import ConfigError
+from kit.cost_profile import read_cost_profile
 from kit.embedded.errors import EmbeddedServerError
 
 READY_SECONDS = 60.0
@@ -61,6 +63,7 @@ class Supervisor:
 
     async def start(self) -> None:
         """Return when every process serves; CannotStart otherwise. `stop` is due in both cases."""
+        _check_prices()
         self.folder.take()
         await self._outlive_predecessor()
         await self._check_port()
@@ -184,6 +187,14 @@ class Supervisor:
             self._servers = servers
             for child, process in zip(self._children, self._processes(servers), strict=True):
                 child.change(process)
+
+
+def _check_prices() -> None:
+    """A faulty price list is told before anything is started that would stumble over it."""
+    try:
+        read_cost_profile(config.cost_profile())
+    except ConfigError as error:
+        raise CannotStart(str(error)) from None
 
 
 @contextlib.asynccontextmanager

@@ -81,6 +81,17 @@ class Nats:
             return False
         return True
 
+    async def flush(self, timeout_seconds: float = 1.0) -> bool:
+        """Wait until the server has taken what was sent. False where it did not say so; never an exception."""
+        if not self.client.is_connected:
+            return False
+        try:
+            await self.client.flush(timeout=timeout_seconds)  # type: ignore[arg-type]  # any number works
+        except Exception as error:
+            log.debug("NATS was not flushed", error=repr(error))
+            return False
+        return True
+
     async def subscribe(
         self, subject: str, callback: OnMessage | None = None, *, wait_seconds: float = 5.0, **options: Any
     ) -> Subscription:

@@ -30,10 +30,13 @@ from .operation.dispatch import build_routes, no_route
 from .operation.docs import page as reference_page
 from .operation.openapi import document
 from .operation.shell import Shell
-from .routes import agents, environments, models, sessions
+from .routes import agents, environments, models, outcomes, sessions
 from .routes.console import PATH, console, dashboard
 from .routes.events import EventRoutes
+from .routes.runs import RunRoutes
 from .routes.runtime import RuntimeRoutes
+from .routes.settings import SettingsRoutes
+from .routes.threads import ThreadRoutes
 from .streams import Hub, StreamProtocol
 
 TITLE = "managed-agents"
@@ -55,8 +58,12 @@ def all_operations(settings: GatewaySettings, hub: Hub) -> tuple[Operation, ...]
         *environments.OPERATIONS,
         *sessions.OPERATIONS,
         *EventRoutes(hub).operations(),
+        *RunRoutes(hub).operations(),
+        *ThreadRoutes(hub).operations(),
+        *outcomes.OPERATIONS,
         *models.OPERATIONS,
         *runtime.operations(),
+        *SettingsRoutes(hub.nats).operations(),
     )
 
 

@@ -15,7 +15,9 @@ from kit.rpc.client import Channel
 from kit.rpc.context import CallContext
 from managed_agents.sessions.v1.agents_pb2_grpc import AgentsServiceStub
 from managed_agents.sessions.v1.environments_pb2_grpc import EnvironmentsServiceStub
+from managed_agents.sessions.v1.outcomes_pb2_grpc import OutcomesServiceStub
 from managed_agents.sessions.v1.sessions_pb2_grpc import EventsServiceStub, SessionsServiceStub
+from managed_agents.sessions.v1.threads_pb2_grpc import ThreadsServiceStub
 from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceStub
 from managed_agents.worker.v1.runner_pb2_grpc import RunnerServiceStub
 
@@ -34,6 +36,8 @@ class Clients:
     environments: Any
     sessions: Any
     events: Any
+    outcomes: Any
+    threads: Any
     settings: Any
     runner: Any
     channels: list[Channel] = field(default_factory=list)
@@ -64,6 +68,8 @@ def connect(addresses: Mapping[str, str], *, token: str | None, call_seconds: fl
         environments=sessions.stub(EnvironmentsServiceStub),
         sessions=sessions.stub(SessionsServiceStub),
         events=sessions.stub(EventsServiceStub),
+        outcomes=sessions.stub(OutcomesServiceStub),
+        threads=sessions.stub(ThreadsServiceStub),
         settings=vault.stub(SettingsServiceStub),
         runner=runner.stub(RunnerServiceStub),
         channels=list(channels.values()),

@@ -102,6 +102,12 @@ class UnknownQueryParameter(InvalidArgument):
     reason = "UNKNOWN_QUERY_PARAMETER"
 
 
+class InvalidAgentRef(InvalidArgument):
+    """The agent reference has a form that the route does not take."""
+
+    reason = "INVALID_AGENT_REF"
+
+
 class RequestTooLarge(InvalidArgument):
     """The body is larger than the route takes."""
 

@@ -10,25 +10,31 @@ from kit.migrate import migrate
 from kit.nats import connect
 from kit.postgres import Database
 from kit.relay import Relay
+from kit.rpc.client import Channel
 from kit.rpc.server import Server
 from managed_agents.sessions.v1.agents_pb2_grpc import add_AgentsServiceServicer_to_server
 from managed_agents.sessions.v1.environments_pb2_grpc import add_EnvironmentsServiceServicer_to_server
+from managed_agents.sessions.v1.outcomes_pb2_grpc import add_OutcomesServiceServicer_to_server
 from managed_agents.sessions.v1.sessions_pb2_grpc import (
     add_EventsServiceServicer_to_server,
     add_SessionsServiceServicer_to_server,
 )
+from managed_agents.sessions.v1.threads_pb2_grpc import add_ThreadsServiceServicer_to_server
 from managed_agents.sessions.v1.turns_pb2_grpc import add_TurnsServiceServicer_to_server
 from services.sessions.config import Settings
 from services.sessions.handlers.agents import AgentsHandler
 from services.sessions.handlers.environments import EnvironmentsHandler
 from services.sessions.handlers.events import EventsHandlers
+from services.sessions.handlers.outcomes import OutcomesHandler
 from services.sessions.handlers.session_messages import session_message
 from services.sessions.handlers.sessions import SessionsHandlers
+from services.sessions.handlers.threads import ThreadsHandlers
 from services.sessions.handlers.turns import TurnsHandlers
 from services.sessions.operations.announcer import TURN_READY, Announcer
 from services.sessions.operations.claims import Claims
 from services.sessions.operations.core import Operations
 from services.sessions.operations.waiting_room import WaitingRoom
+from services.sessions.operations.waits import Waits, bound_reader
 from services.sessions.sweeper import Sweeper
 
 SCHEMA = "sessions"
@@ -38,7 +44,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 async def build(settings: Settings | None = None) -> Service:
     """One replica, in the order in which its parts start."""
     settings = settings or load(Settings)
-    dsn = settings.database_dsn()
+    dsn, prices, has_grader = settings.database_dsn(), settings.prices(), settings.has_grader()
     clock = SystemClock()
     database = Database(dsn, SCHEMA, max_connections=settings.database_connections)
     nats = await connect(settings.nats_server(), SCHEMA)
@@ -47,12 +53,17 @@ async def build(settings: Settings | None = None) -> Service:
     operations = Operations(
         database, clock, room, Announcer(nats, relay), session_message, lease_seconds=settings.lease_seconds
     )
+    vault = Channel(settings.vault_address, token=settings.internal_token()) if settings.vault_address else None
+    waits = Waits(operations, bound_reader(vault)) if vault is not None else None
     server = Server(settings.listen_address(), service=SCHEMA, internal_token=settings.internal_token())
     server.add(add_AgentsServiceServicer_to_server, AgentsHandler(database, clock))
     server.add(add_EnvironmentsServiceServicer_to_server, EnvironmentsHandler(database, clock))
-    server.add(add_SessionsServiceServicer_to_server, SessionsHandlers(operations))
-    server.add(add_EventsServiceServicer_to_server, EventsHandlers(operations))
-    server.add(add_TurnsServiceServicer_to_server, TurnsHandlers(operations))
+    sessions = SessionsHandlers(operations, prices=prices, has_grader=has_grader)
+    server.add(add_SessionsServiceServicer_to_server, sessions)
+    server.add(add_EventsServiceServicer_to_server, EventsHandlers(operations, has_grader=has_grader))
+    server.add(add_ThreadsServiceServicer_to_server, ThreadsHandlers(operations))
+    server.add(add_OutcomesServiceServicer_to_server, OutcomesHandler(database, clock))
+    server.add(add_TurnsServiceServicer_to_server, TurnsHandlers(operations, prices))
 
     async def hear_hints() -> None:
         async def hinted(_message: Any) -> None:
@@ -72,7 +83,9 @@ async def build(settings: Settings | None = None) -> Service:
     service.add("hints", hear_hints)
     service.add("operations", stop=operations.stop)
     service.add_task("claims", Claims(operations).run)
-    service.add_task("sweeper", Sweeper(operations, settings.sweep_seconds).run)
+    if vault is not None:
+        service.add("vault", stop=vault.close)
+    service.add_task("sweeper", Sweeper(operations, settings.sweep_seconds, waits).run)
     service.add_task("waiting room", seat_nobody_while_stopping)
     service.add("rpc", server.start, server.stop)
     return service

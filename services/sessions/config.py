@@ -1,6 +1,8 @@
 """What the sessions service reads from its environment."""
 
-from kit.config import BaseServiceSettings, Field
+from kit.config import BaseServiceSettings, ConfigError, Field
+from kit.cost_profile import read_cost_profile
+from services.sessions.domain.cost import Prices
 
 
 class Settings(BaseServiceSettings):
@@ -10,3 +12,19 @@ class Settings(BaseServiceSettings):
     lease_seconds: float = Field(default=10.0, gt=0.1, le=600)
     sweep_seconds: float = Field(default=1.0, gt=0.01, le=60)
     database_connections: int = Field(default=12, ge=4, le=100)
+    # Where the settings are that bound how long sessions wait for answers; left out, they wait for ever.
+    vault_address: str = ""
+    # `model`: runners measure outcomes with the session's model. `off`: a declaration is refused.
+    outcome_grader: str = "model"
+    # List prices of models: JSON, or the path of a file that holds it. Read once, when the replica starts.
+    cost_profile: str = ""
+
+    def prices(self) -> Prices:
+        """The operator's price list; ConfigError where it is not usable."""
+        return Prices(read_cost_profile(self.cost_profile))
+
+    def has_grader(self) -> bool:
+        """Whether outcomes can be measured; ConfigError where the setting is neither of its words."""
+        if self.outcome_grader not in ("model", "off"):
+            raise ConfigError("MANAGED_AGENTS_OUTCOME_GRADER should be model or off")
+        return self.outcome_grader == "model"

@@ -1,8 +1,8 @@
 """What keeps the promise that no session runs without a live lease: a look once a second.
 
-Leases that ran out are taken back, turns whose hint was lost are claimed, and answers that
-were kept for repeats are dropped when their day is over. Every replica sweeps; locks that
-skip make two sweeps at once harmless.
+Leases that ran out are taken back, turns whose hint was lost are claimed, sessions that wait
+longer than they may are ended, and answers that were kept for repeats are dropped when
+their day is over. Every replica sweeps; locks that skip make two sweeps at once harmless.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from services.sessions.domain.log import LoggedEvent
 from services.sessions.domain.move import Moved
 from services.sessions.domain.session_state import SessionState, TurnState
 from services.sessions.operations.core import Operations, new_event_id
+from services.sessions.operations.waits import Waits
 from services.sessions.operations.writer import Written
 from services.sessions.store.idempotency import IdempotencyStore
 from services.sessions.store.log import MAX_TAIL, LogStore
@@ -28,8 +29,9 @@ FORGET_SECONDS = 3600.0
 class Sweeper:
     """The sweep of one replica."""
 
-    def __init__(self, operations: Operations, pause_seconds: float = 1.0) -> None:
+    def __init__(self, operations: Operations, pause_seconds: float = 1.0, waits: Waits | None = None) -> None:
         self._operations = operations
+        self._waits = waits
         self._pause_seconds = pause_seconds
         self._forgot_at = time.monotonic()
 
@@ -47,6 +49,9 @@ class Sweeper:
         while await self.expire_leases() == MAX_EXPIRED:
             pass
         self._operations.room.turns_wait()
+        await self._operations.threads.sweep()
+        if self._waits is not None:
+            await self._waits.end_overdue()
         if time.monotonic() - self._forgot_at > FORGET_SECONDS:
             self._forgot_at = time.monotonic()
             async with self._operations.database.platform_transaction() as tx:

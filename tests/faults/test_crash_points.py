@@ -1,7 +1,7 @@
 """A process that kills itself at the worst places of a write loses nothing and does nothing twice.
 
 The places: before and after the commit of an append, after a grant, between the relay's publish and its commit, in a
-runner before an append, in a model request and in a tool.
+runner before an append, in a model request and in a tool, and between a summary of the context and its append.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ POINTS = {
     "before a commit, after a publish": ("sessions.append.before_commit=kill@30", "outbox.published=kill@12"),
     "after a commit, after a grant": ("sessions.append.after_commit=kill@30", "turns.grant.after_commit=kill@5"),
     "in a runner": ("runner.before_append=kill@7", "runner.model.mid_request=kill@4", "runner.tool.running=kill@2"),
+    "with a summary": ("runner.compaction.answered=kill@2",),
 }
+# So small that a session is compacted in nearly every turn.
+WINDOWS = {"with a summary": {"MANAGED_AGENTS_CONTEXT_WINDOW_TOKENS": "250"}}
 TURNS = 3
 
 
@@ -33,7 +36,7 @@ TURNS = 3
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("place", POINTS)
 async def test_a_death_in_the_worst_moment_loses_and_repeats_nothing(tmp_path: Path, place: str, seed: int) -> None:
-    ground = Ground(tmp_path / "data", failpoints=",".join(POINTS[place]))
+    ground = Ground(tmp_path / "data", failpoints=",".join(POINTS[place]), environment=WINDOWS.get(place))
     try:
         await ground.until_ready()
         async with api(ground.platform.url) as client:

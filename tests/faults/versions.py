@@ -26,16 +26,19 @@ class NoHistory(Exception):
 
 
 def before_the_contracts_changed() -> str:
-    """The newest commit whose contracts were not yet those of today."""
-    changed = _git("log", "-1", "--format=%H", "--", "protos").decode().strip()
+    """The newest commit of the main line whose contracts were not yet those of today.
+
+    What lies on the second line of a merge was never released, and may not even run.
+    """
+    changed = _git("log", "-1", "--first-parent", "--format=%H", "--", "protos").decode().strip()
     if not changed:
         raise NoHistory("no commit in reach touched the contracts")
-    return _git("rev-parse", "--verify", "--quiet", f"{changed}^").decode().strip()
+    return _before(changed)
 
 
 def the_last_commit() -> str:
-    """The commit before this one."""
-    return _git("rev-parse", "--verify", "--quiet", "HEAD^").decode().strip()
+    """The commit before this one, on the main line."""
+    return _before("HEAD")
 
 
 def unpack(commit: str, folder: Path) -> Path:
@@ -89,6 +92,13 @@ def _environment_of(pid: int | None) -> dict[str, str]:
     pairs = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     found = dict(pair.split("=", 1) for pair in pairs if pair)
     return {name: value for name, value in found.items() if name not in _OF_THE_SUPERVISOR}
+
+
+def _before(commit: str) -> str:
+    found = _git("rev-parse", "--verify", "--quiet", f"{commit}^").decode().strip()
+    # Nothing to run where the history begins with the whole platform at once.
+    _git("cat-file", "-e", f"{found}:services/worker/runner/__main__.py")
+    return found
 
 
 def _git(*arguments: str) -> bytes:

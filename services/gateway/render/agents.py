@@ -37,12 +37,25 @@ def _published_model(model_json: bytes) -> bytes:
 
 
 def render_session_agent(agent: Agent, *, published: bool) -> bytes:
-    """The agent as a session runs it: a version without the state of its resource."""
+    """The agent as a session runs it: a version without the state of its resource, its roster with the agents."""
     return object_of(
         (
             b'"id":%b,"type":"agent","version":%d' % (text(agent.id), agent.version),
-            members(agent.document_json),
+            members(_with_roster(agent.document_json, published=published)),
             b'"model":' + (_published_model(agent.model_json) if published else text(agent.model_id)),
             b'"model_config":' + agent.model_json,
         )
     )
+
+
+def _with_roster(document_json: bytes, *, published: bool) -> bytes:
+    """The document of an agent whose roster holds agents: each shows its model as the agent itself does."""
+    if b'"multiagent":{' not in document_json:
+        return document_json
+    document = orjson.loads(document_json)
+    for member in (document.get("multiagent") or {}).get("agents") or ():
+        if "model" not in member:
+            continue
+        member["model_config"] = model = member["model"]
+        member["model"] = orjson.loads(_published_model(orjson.dumps(model))) if published else model["id"]
+    return orjson.dumps(document)

@@ -1,4 +1,4 @@
-"""Public JSON of events: the stored bytes, but for two types in the published shape."""
+"""Public JSON of events: the stored bytes, but for three types in the published shape."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 import orjson
 
 from managed_agents.sessions.v1.events_pb2 import Event
+
+from .sessions import list_cost
 
 PUBLISHED_TYPES = frozenset(
     {
@@ -66,7 +68,11 @@ PUBLISHED_ERRORS = frozenset(
         "repository_clone_error",
     }
 )
-_RETRY_STATUS = {"retryable": "retrying", "not_retryable": "terminal"}
+_PROJECTED = ("session.error", "session.usage", "agent.thread_context_compacted")
+# What published callers see of a compaction: that there was one. Its summary is a local field.
+_COMPACTION_KEYS = ("id", "type", "seq", "created_at", "processed_at", "session_thread_id")
+# Errors that end their session; after any other it may be sent a new prompt.
+_TERMINAL = frozenset({"requires_action_timeout"})
 
 
 def is_published(event_type: str) -> bool:
@@ -76,11 +82,13 @@ def is_published(event_type: str) -> bool:
 
 def render_event(event: Event, *, published: bool) -> bytes:
     """One event; the very object of the stored body where nothing differs."""
-    if not published or event.type not in ("session.error", "session.usage"):
+    if not published or event.type not in _PROJECTED:
         return event.body
     body = orjson.loads(event.body)
     if event.type == "session.error":
         body["error"] = _published_error(body.get("error") or {})
+    elif event.type == "agent.thread_context_compacted":
+        body = {key: body[key] for key in _COMPACTION_KEYS if key in body}
     else:
         body["usage"] = _published_usage(body.get("usage") or {})
     return orjson.dumps(body)
@@ -88,8 +96,8 @@ def render_event(event: Event, *, published: bool) -> bytes:
 
 def _published_error(error: dict[str, Any]) -> dict[str, Any]:
     known = error.get("type") in PUBLISHED_ERRORS
-    retry_status = error.get("retry_status")
-    kind = "retrying" if error.get("is_retrying") else _RETRY_STATUS.get(str(retry_status), "exhausted")
+    is_retrying = error.get("retry_status") == "retryable"
+    kind = "retrying" if is_retrying else "terminal" if error.get("type") in _TERMINAL else "exhausted"
     return {
         **error,
         "type": error["type"] if known else "unknown_error",
@@ -101,5 +109,5 @@ def _published_error(error: dict[str, Any]) -> dict[str, Any]:
 def _published_usage(usage: dict[str, Any]) -> dict[str, Any]:
     cost = usage.get("list_cost")
     if isinstance(cost, int):
-        usage["list_cost"] = {"amount": str(cost), "currency": "USD"}
+        usage["list_cost"] = list_cost(cost, published=True)
     return usage

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import orjson
 
-from managed_agents.sessions.v1.sessions_pb2 import Session, SessionStatus
+from managed_agents.sessions.v1.sessions_pb2 import ModelSpend, Session, SessionStatus
 
 from .agents import render_session_agent
 from .splice import object_of, raw, text, text_or_null
@@ -54,7 +55,7 @@ def _rendered(encoded: bytes, published: bool) -> bytes:
             b'"resources":' + raw(session.resources_json, b"[]"),
             b'"vault_ids":' + orjson.dumps(list(session.vault_ids)),
             b'"loop_engine":' + text(session.loop_engine),
-            b'"usage":' + _usage(session),
+            b'"usage":' + _usage(session, published=published),
             b'"stats":{"active_seconds":%.3f,"duration_seconds":%.3f}'
             % (session.active_seconds, session.duration_seconds),
             b'"budget":' + session.budget_json if session.budget_json else b"",
@@ -71,12 +72,12 @@ def _rendered(encoded: bytes, published: bool) -> bytes:
 _kept = lru_cache(maxsize=512)(_rendered)
 
 
-def _usage(session: Session) -> bytes:
+def _usage(session: Session, *, published: bool) -> bytes:
     usage = session.usage
-    return (
-        b'{"input_tokens":%d,"output_tokens":%d,"cache_read_input_tokens":%d,'
+    totals = (
+        b'"input_tokens":%d,"output_tokens":%d,"cache_read_input_tokens":%d,'
         b'"cache_creation":{"ephemeral_5m_input_tokens":%d,"ephemeral_1h_input_tokens":%d},'
-        b'"server_tool_use":{"web_search_requests":0,"web_fetch_requests":0},"active_seconds":%.3f}'
+        b'"server_tool_use":{"web_search_requests":0,"web_fetch_requests":0},"active_seconds":%.3f'
         % (
             usage.input_tokens,
             usage.output_tokens,
@@ -86,3 +87,30 @@ def _usage(session: Session) -> bytes:
             session.active_seconds,
         )
     )
+    cost = b""
+    if session.HasField("list_cost_cents"):
+        cost = b'"list_cost":' + orjson.dumps(list_cost(session.list_cost_cents, published=published))
+    return object_of((totals, cost, b'"models":' + orjson.dumps([_spend(entry) for entry in session.spend])))
+
+
+def list_cost(cents: int, *, published: bool) -> int | dict[str, str]:
+    """What models cost at list price: whole cents locally, an amount with its currency in the published shape."""
+    return {"amount": str(cents), "currency": "USD"} if published else cents
+
+
+def _spend(entry: ModelSpend) -> dict[str, Any]:
+    """What went to one model; without `list_cost_usd` where it has no list price. A superset in both shapes."""
+    usage = entry.usage
+    shown: dict[str, Any] = {
+        "model": entry.model_id,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cache_read_input_tokens": usage.cache_read_input_tokens,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": usage.cache_creation_5m_input_tokens,
+            "ephemeral_1h_input_tokens": usage.cache_creation_1h_input_tokens,
+        },
+    }
+    if entry.list_cost_usd:
+        shown["list_cost_usd"] = entry.list_cost_usd
+    return shown

@@ -26,6 +26,17 @@ DELTAS = many(
     names=("event_deltas",),
     description="Types that this connection also gets previews of.",
 )
+LOG_QUERY = (
+    limit(maximum=MAX_PAGE),
+    page(),
+    text("after_id", max_length=128, description="The event after which to start."),
+    many("types[]", max_items=100, names=("types",), description="Only these types."),
+    choice("order", ("asc", "desc"), default="asc", description="By seq."),
+    timestamp("created_at[gt]", description="Created after."),
+    timestamp("created_at[gte]", description="Created at or after."),
+    timestamp("created_at[lt]", description="Created before."),
+    timestamp("created_at[lte]", description="Created at or before."),
+)
 
 
 class EventRoutes:
@@ -60,7 +71,7 @@ class EventRoutes:
             call,
             self._hub,
             call.path["session_id"],
-            after_seq=_cursor(call),
+            after_seq=read_cursor(call),
             delta_types=call.query["event_deltas[]"],
         )
 
@@ -77,17 +88,7 @@ class EventRoutes:
                 list_events,
                 tag=TAG,
                 summary="List the events of a session",
-                query=(
-                    limit(maximum=MAX_PAGE),
-                    page(),
-                    text("after_id", max_length=128, description="The event after which to start."),
-                    many("types[]", max_items=100, names=("types",), description="Only these types."),
-                    choice("order", ("asc", "desc"), default="asc", description="By seq."),
-                    timestamp("created_at[gt]", description="Created after."),
-                    timestamp("created_at[gte]", description="Created at or after."),
-                    timestamp("created_at[lt]", description="Created before."),
-                    timestamp("created_at[lte]", description="Created at or before."),
-                ),
+                query=LOG_QUERY,
                 response=EventPage,
             ),
             Operation(
@@ -135,10 +136,11 @@ class EventRoutes:
 
 
 async def list_events(call: Call) -> bytes:
-    """GET /v1/sessions/{session_id}/events."""
+    """GET /v1/sessions/{session_id}/events, and of a thread below it."""
     query = call.query
     request = pb.ListEventsRequest(
         session_id=call.path["session_id"],
+        thread_id=call.path.get("thread_id", ""),
         page=Page(limit=query["limit"], cursor=query["page"]),
         after_event_id=query["after_id"],
         types=query["types[]"],
@@ -179,7 +181,8 @@ def _sent(answer: pb.AppendEventsResponse, *, published: bool) -> bytes:
     return body + b',"accepted":%b,"steer":%b}' % (b"true" if accepted else b"false", orjson.dumps(steer))
 
 
-def _cursor(call: Call) -> int | None:
+def read_cursor(call: Call) -> int | None:
+    """The seq after which a stream begins; None starts live."""
     value = call.headers.get(CURSOR_HEADER)
     if value is None or value == "":
         return None

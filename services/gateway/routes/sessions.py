@@ -56,7 +56,7 @@ async def list_sessions(call: Call) -> bytes:
         agent_version=query["agent_version"] or 0,
         deployment_id=query["deployment_id"],
         memory_store_id=query["memory_store_id"],
-        statuses=_statuses(call),
+        statuses=read_statuses(call),
         include_archived=query["include_archived"],
         ascending=query["order"] == "asc",
         created_at_gt=query["created_at[gt]"],
@@ -96,7 +96,8 @@ async def delete_session(call: Call) -> bytes:
     return orjson.dumps({"id": session_id, "type": "session_deleted"})
 
 
-def _statuses(call: Call) -> list[pb.SessionStatus.ValueType]:
+def read_statuses(call: Call) -> list[pb.SessionStatus.ValueType]:
+    """The statuses that the query narrows to, in the caller's own words."""
     found: list[pb.SessionStatus.ValueType] = []
     for word in call.query["statuses[]"]:
         named = statuses_named(word, published=call.published)

@@ -7,6 +7,7 @@ event once and in the order of its seq, whatever is lost in between.
 
 from .hub import Hub
 from .line import StreamProtocol
-from .response import CURSOR_HEADER, EventStream
+from .response import CURSOR_HEADER, EventStream, while_there
+from .turn_wait import TurnWait, ends_turn
 
-__all__ = ["CURSOR_HEADER", "EventStream", "Hub", "StreamProtocol"]
+__all__ = ["CURSOR_HEADER", "EventStream", "Hub", "StreamProtocol", "TurnWait", "ends_turn", "while_there"]

@@ -26,10 +26,10 @@ class Hub:
     """The live streams of this process."""
 
     def __init__(self, nats: Nats, events: Any) -> None:
-        self._nats = nats
+        self.nats = nats
         self._events = events
         # By workspace too: a stranger's attempt must never share a tail with its owner.
-        self._tails: dict[tuple[str, str], Tail] = {}
+        self._tails: dict[tuple[str, str, str], Tail] = {}
         self.closing = False
         nats.on_reconnect(self.catch_up)
         nats.on_slow(self._catch_up_after_loss)
@@ -39,12 +39,12 @@ class Hub:
         """How many streams are open."""
         return sum(len(tail.followers) for tail in self._tails.values())
 
-    async def join(self, session_id: str, follower: Follower, context: CallContext) -> Tail:
-        """Make the follower hear a session, from some moment before this returns."""
-        key = (context.workspace_id, session_id)
+    async def join(self, session_id: str, follower: Follower, context: CallContext, thread_id: str = "") -> Tail:
+        """Make the follower hear a session, or a thread of it, from some moment before this returns."""
+        key = (context.workspace_id, session_id, thread_id)
         tail = self._tails.get(key)
         if tail is None:
-            tail = self._tails[key] = Tail(session_id, self._nats, self._events, context)
+            tail = self._tails[key] = Tail(session_id, self.nats, self._events, context, thread_id)
         tail.followers.add(follower)
         try:
             await tail.start(previews=follower.wants_previews)
@@ -56,7 +56,7 @@ class Hub:
     async def leave(self, tail: Tail, follower: Follower) -> None:
         """Forget a follower, and the tail with its last one."""
         tail.followers.discard(follower)
-        key = (tail.workspace_id, tail.session_id)
+        key = (tail.workspace_id, tail.session_id, tail.thread_id)
         if not tail.followers and self._tails.get(key) is tail:
             del self._tails[key]
             await tail.close()
@@ -70,7 +70,7 @@ class Hub:
         """Ping streams that were quiet, and stand in for NATS while it is away."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            if not self._nats.connected:
+            if not self.nats.connected:
                 self.catch_up()
             quiet_since = time.monotonic() - PING_SECONDS
             for tail in list(self._tails.values()):
@@ -87,7 +87,7 @@ class Hub:
                 follower.end()
 
     def _catch_up_after_loss(self, subject: str) -> None:
-        session_id = subject.rsplit(".", 1)[-1]
+        log_id = subject.rsplit(".", 1)[-1]
         for tail in list(self._tails.values()):
-            if tail.session_id == session_id:
+            if tail.log_id == log_id:
                 tail.catch_up_soon()

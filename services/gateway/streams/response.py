@@ -58,23 +58,28 @@ class EventStream:
         after_seq: int | None,
         delta_types: Sequence[str] = (),
         stop_after: StopAfter | None = None,
+        thread_id: str = "",
+        headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         self._call = call
         self._hub = hub
         self._session_id = session_id
+        # A thread beside the primary one whose log it is; known to be there.
+        self._thread_id = thread_id
         self._after_seq = after_seq
         self._stop_after = stop_after
+        self._headers = [*HEADERS, *headers]
         self._follower = Follower(published=call.published, delta_types=delta_types, stop_after=stop_after)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not is_id("sess", self._session_id):
             # It names no session and might not do as a subject: refused in the service's own words.
             await self._call.ask(self._call.clients.sessions.GetSession, GetSessionRequest(session_id=self._session_id))
-        tail = await self._hub.join(self._session_id, self._follower, self._call.context)
+        tail = await self._hub.join(self._session_id, self._follower, self._call.context, self._thread_id)
         line = Line.of(scope)
         try:
             if line is None:
-                await _while_there(receive, self._serve(send, tail, None))
+                await while_there(receive, self._serve(send, tail, None))
             else:
                 line.watch(self._follower.abandon)
                 await self._serve(send, tail, line)
@@ -100,6 +105,7 @@ class EventStream:
         after_seq = NOTHING_AFTER if self._after_seq is None else self._after_seq
         request = ReadEventsRequest(
             session_id=self._session_id,
+            thread_id=self._thread_id,
             after_seq=after_seq,
             # Nobody has to look at the single events of a replay that goes out as it is stored.
             framed=self._stop_after is None and not self._call.published,
@@ -116,7 +122,7 @@ class EventStream:
                     field=CURSOR_HEADER,
                 )
             tail.begin_at(first.last_seq)
-            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             return await self._replay(send, first, batches)
         finally:
             await batches.aclose()
@@ -163,7 +169,7 @@ class EventStream:
         return frames, False
 
 
-async def _while_there(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+async def while_there(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
     """Do the work for as long as the client stays."""
     sending, leaving = asyncio.create_task(work), asyncio.create_task(_disconnected(receive))
     try:

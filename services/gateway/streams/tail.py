@@ -33,10 +33,13 @@ RETRY_SECONDS = 1.0
 
 
 class Tail:
-    """Shared by every follower of one session."""
+    """Shared by every follower of one session, or of one thread of it beside the primary one."""
 
-    def __init__(self, session_id: str, nats: Nats, events: Any, context: CallContext) -> None:
+    def __init__(self, session_id: str, nats: Nats, events: Any, context: CallContext, thread_id: str = "") -> None:
         self.session_id = session_id
+        self.thread_id = thread_id
+        # What its log is announced by.
+        self.log_id = thread_id or session_id
         self.workspace_id = context.workspace_id
         self.followers: set[Follower] = set()
         self.seen_seq: int | None = None
@@ -56,10 +59,10 @@ class Tail:
         async with self._starting:
             if not self._subscriptions:
                 for subject, handle in (("sessions.live", self._on_live), ("sessions.log", self._on_appended)):
-                    self._subscriptions.append(await self._nats.subscribe(f"{subject}.{self.session_id}", handle))
+                    self._subscriptions.append(await self._nats.subscribe(f"{subject}.{self.log_id}", handle))
                 await self._flush()
             if previews and self._previews is None:
-                self._previews = await self._nats.subscribe(f"sessions.preview.{self.session_id}", self._on_preview)
+                self._previews = await self._nats.subscribe(f"sessions.preview.{self.log_id}", self._on_preview)
                 await self._flush()
 
     def begin_at(self, seq: int) -> None:
@@ -150,7 +153,9 @@ class Tail:
         while self.followers:
             self._read_again = False
             try:
-                request = ReadEventsRequest(session_id=self.session_id, after_seq=self.seen_seq or 0)
+                request = ReadEventsRequest(
+                    session_id=self.session_id, thread_id=self.thread_id, after_seq=self.seen_seq or 0
+                )
                 async with aclosing(aiter(self._events.ReadEvents(request, context=self._context))) as batches:
                     async for batch in batches:
                         self._take([frame_of(event) for event in (*batch.updates, *batch.events)])

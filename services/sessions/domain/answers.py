@@ -5,6 +5,7 @@ from typing import Any
 
 from services.sessions.domain.inbound import USER_TOOL_CONFIRMATION, ClientEvent
 from services.sessions.domain.session_state import CallKind, PendingCall, SessionState
+from services.sessions.domain.thread_state import waiting_ids
 from services.sessions.domain.turn_errors import ToolCallNotPending
 
 
@@ -18,10 +19,10 @@ def match(state: SessionState, event: ClientEvent) -> tuple[PendingCall, dict[st
     kind = CallKind.CONFIRMATION if confirms else CallKind.CUSTOM
     field = "tool_use_id" if confirms else "custom_tool_use_id"
     named = event.fields[field]
-    waiting = [call for call in state.pending if not call.answered]
+    waiting = [call for call in state.pending if not call.answered and call.kind is not CallKind.THREAD]
     call = next((call for call in waiting if call.kind is kind and named in (call.event_id, call.block_id)), None)
     if call is None:
-        raise ToolCallNotPending(field, named, [call.event_id for call in waiting])
+        raise ToolCallNotPending(field, named, waiting_ids(state))
     metadata = {field: call.block_id}
     if confirms:
         metadata["decision"] = event.fields["result"]
@@ -36,7 +37,7 @@ def answered(pending: tuple[PendingCall, ...], call: PendingCall) -> tuple[Pendi
 def without_result(pending: tuple[PendingCall, ...]) -> list[PendingCall]:
     """Parked calls whose result is not in the log.
 
-    An answered custom call has its result; an allowed or denied one would only get it
-    from the runner that goes on with the turn.
+    An answered custom call has its result, as one that a thread answered has; an allowed or
+    denied one would only get it from the runner that goes on with the turn.
     """
-    return [call for call in pending if not (call.answered and call.kind is CallKind.CUSTOM)]
+    return [call for call in pending if not (call.answered and call.kind is not CallKind.CONFIRMATION)]

@@ -98,6 +98,18 @@ class DefaultEnvironmentStays(FailedPrecondition):
     reason = "INVALID_REQUEST"
 
 
+class OutcomeNotFound(NotFound):
+    """The workspace has no such outcome definition."""
+
+    reason = "OUTCOME_NOT_FOUND"
+
+
+class OutcomeArchived(FailedPrecondition):
+    """The outcome definition takes no change and no evaluation any more."""
+
+    reason = "OUTCOME_ARCHIVED"
+
+
 class UnsupportedHostingType(InvalidArgument):
     """The hosting type can't be honoured by this platform."""
 

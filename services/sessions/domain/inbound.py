@@ -9,9 +9,10 @@ Limits: 50 initial events, 1,000 events per later request; 1,000 blocks per even
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from kit.errors import InvalidArgument
 from services.sessions.domain.content import (
     MESSAGE_BLOCKS,
     RESULT_BLOCKS,
@@ -47,6 +48,8 @@ USER_TOOL_RESULT = "user.tool_result"
 USER_DEFINE_OUTCOME = "user.define_outcome"
 USER_STEER = "user.steer"
 SYSTEM_MESSAGE = "system.message"
+# What a thread gets from the one that made it. No client can send it.
+THREAD_MESSAGE = "agent.thread_message_received"
 
 INITIAL_TYPES = (USER_MESSAGE, USER_DEFINE_OUTCOME)
 # What a system.message may accompany where the caller follows the published contract.
@@ -63,6 +66,10 @@ class ClientEvent:
 
     type: str
     fields: dict[str, Any]
+    # The thread beside the primary one that it goes to, or empty.
+    thread_id: str = ""
+    # Whether the published contract rules when it may come.
+    published: bool = False
 
 
 def validate_events(events: Any, *, initial: bool, published: bool) -> list[ClientEvent]:
@@ -85,7 +92,7 @@ def validate_events(events: Any, *, initial: bool, published: bool) -> list[Clie
         )
     accepted = [_validate_live(event, f"events.{index}") for index, event in enumerate(events)]
     _check_system_message_place(accepted, published)
-    _refuse_outcomes(accepted, "events")
+    _refuse_second_outcome(accepted, "events", InvalidDefineOutcome)
     return accepted
 
 
@@ -110,7 +117,7 @@ def _validate_initial(events: Any) -> list[ClientEvent]:
             accepted.append(ClientEvent(event["type"], _FIELDS[event["type"]](event, field)))
         except (InvalidRequest, UnknownField) as refusal:
             raise InvalidInitialEvents(refusal.message, field=refusal.field) from None
-    _refuse_outcomes(accepted, "initial_events")
+    _refuse_second_outcome(accepted, "initial_events", InvalidInitialEvents)
     return accepted
 
 
@@ -152,15 +159,24 @@ def _check_system_message_place(events: list[ClientEvent], published: bool) -> N
         )
     # The published type of this event has text blocks alone.
     normalise_content(events[place].fields["content"], f"events.{place}.content", allowed=TEXT_BLOCKS)
+    events[place] = replace(events[place], published=True)
 
 
-def _refuse_outcomes(events: list[ClientEvent], field: str) -> None:
+def refuse_ungraded(events: list[ClientEvent], field: str) -> None:
+    """Refuses outcomes where the platform runs without a grader."""
     for index, event in enumerate(events):
         if event.type == USER_DEFINE_OUTCOME:
             raise OutcomeGraderUnavailable(
                 f"{field}.{index} declares an outcome, and no grader is configured that could measure it.",
                 field=f"{field}.{index}",
             )
+
+
+def _refuse_second_outcome(events: list[ClientEvent], field: str, refusal: type[InvalidArgument]) -> None:
+    places = [index for index, event in enumerate(events) if event.type == USER_DEFINE_OUTCOME]
+    if len(places) > 1:
+        path = f"{field}.{places[1]}"
+        raise refusal(f"{path} declares a second outcome; a session works towards one outcome at a time.", field=path)
 
 
 def _message_fields(event: dict[str, Any], field: str) -> dict[str, Any]:

@@ -31,6 +31,11 @@ CONTEXT_TYPES = frozenset(
         "agent.mcp_tool_result",
         "agent.custom_tool_use",
         "agent.thread_context_compacted",
+        "agent.thread_message_received",
+        # How far the outcome is: whether the next thing to do is to measure it.
+        "span.outcome_evaluation_start",
+        "span.outcome_evaluation_ongoing",
+        "span.outcome_evaluation_end",
         # Which inputs an answer had read (`context_seq`), and whether a request has no end: a
         # runner rebuilds its context, and what a crash left open, from these.
         "span.model_request_start",
@@ -51,6 +56,8 @@ class Draft:
     id: str
     type: str
     fields: bytes = b"{}"
+    # True for what a session's log shows of other threads: its own context has none of that.
+    posted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +69,12 @@ class LoggedEvent:
     type: str
     created_at: datetime
     body: bytes
+    posted: bool = False
 
     @property
     def in_context(self) -> bool:
         """Whether the event shapes the model's context."""
-        return self.type in CONTEXT_TYPES
+        return self.type in CONTEXT_TYPES and not self.posted
 
 
 class MalformedFields(ValueError):
@@ -93,4 +101,4 @@ def render(draft: Draft, seq: int, now: datetime, *, read: bool = True) -> Logge
     head = f'{{"id":"{draft.id}","type":"{draft.type}","seq":{seq},"created_at":"{moment}",{processed}'.encode()
     inner = draft.fields.strip()[1:-1].strip()
     body = head + b"," + inner + b"}" if inner else head + b"}"
-    return LoggedEvent(draft.id, seq, draft.type, now, body)
+    return LoggedEvent(draft.id, seq, draft.type, now, body, draft.posted)

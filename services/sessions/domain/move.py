@@ -12,9 +12,10 @@ from typing import Any
 
 import orjson
 
-from services.sessions.domain import answers, turn_events
+from services.sessions.domain import answers, outcome, turn_events
 from services.sessions.domain.log import Draft, LoggedEvent, render
 from services.sessions.domain.session_state import SessionState, Status, TurnState, UnreadInput
+from services.sessions.domain.thread_state import any_running, is_shown_running, waiting_ids
 
 END_TURN = {"type": "end_turn"}
 RETRIES_EXHAUSTED = {"type": "retries_exhausted"}
@@ -47,6 +48,8 @@ class Moved:
     signal: Signal | None = None
     # Whether the turn that a runner appended to is over.
     ended: bool = False
+    # What is new in the session's list of outcome evaluations, each with its `outcome_id`.
+    outcome_changes: tuple[dict[str, Any], ...] = ()
 
     @property
     def turn_moved(self) -> bool:
@@ -68,13 +71,19 @@ class Move:
         self.read: list[int] = []
         self.signal: Signal | None = None
         self.ended = False
+        self.outcome_changes: list[dict[str, Any]] = []
         # A turn begins before its running events are written: they follow the whole request.
         self.running_is_due = False
+        # What the log says of the session and of its primary thread: they differ only while other threads run.
+        self.session_shown = state.status is Status.RUNNING
+        self.thread_shown = is_shown_running(state)
 
     def finish(self) -> Moved:
         """The result. The state is not to be touched any more."""
         self.write_running()
         self.state.updated_at = self.now
+        parked = self.state.status is Status.REQUIRES_ACTION and not self.state.root_id
+        self.state.parked_at = (self.state.parked_at or self.now) if parked else None
         return Moved(
             before=self.before,
             state=self.state,
@@ -84,6 +93,7 @@ class Move:
             moved_at=self.now,
             signal=self.signal,
             ended=self.ended,
+            outcome_changes=tuple(self.outcome_changes),
         )
 
     def append(self, draft: Draft, *, read: bool = True) -> LoggedEvent:
@@ -106,6 +116,15 @@ class Move:
     def write(self, event_type: str, fields: dict[str, Any] | None = None) -> None:
         """Writes one event of the service's own."""
         self.append(Draft(self._new_id(), event_type, orjson.dumps(fields) if fields else b"{}"))
+
+    def write_session(self, event_type: str, fields: dict[str, Any] | None = None) -> None:
+        """Writes one event that tells of the session as a whole: the log of a thread of it has none of those."""
+        if not self.state.root_id:
+            self.write(event_type, fields)
+
+    def new_id(self) -> str:
+        """The id of a further event."""
+        return self._new_id()
 
     def close_open(self, events: Iterable[tuple[str, dict[str, Any]]]) -> None:
         """Writes the events that close what a turn left open."""
@@ -130,17 +149,24 @@ class Move:
 
     def start_running(self) -> None:
         """The session runs from here on; the events that say so are written by `write_running`."""
-        self.state.status = Status.RUNNING
-        self.state.running_since = self.now
+        self.keep_running()
         self.running_is_due = True
+
+    def keep_running(self) -> None:
+        """The session runs, and may have run before."""
+        self.state.status = Status.RUNNING
+        self.state.running_since = self.state.running_since or self.now
 
     def write_running(self) -> None:
         """Writes the events of a start that has not been told yet."""
         if not self.running_is_due:
             return
         self.running_is_due = False
-        self.write("session.status_running")
-        self.write("session.thread_status_running", turn_events.thread_fields(self.state))
+        if not self.session_shown:
+            self.write_session("session.status_running")
+        if not self.thread_shown:
+            self.write("session.thread_status_running", turn_events.thread_fields(self.state))
+        self.session_shown = self.thread_shown = True
 
     def stop_running(self) -> None:
         """Counts the time that the session ran, and stops the count."""
@@ -148,37 +174,64 @@ class Move:
         self.state.running_since = None
 
     def write_idle(self, stop_reason: dict[str, Any], stop_details: Any = None) -> None:
-        """Writes the three events of an idle session, whatever put it there."""
+        """Writes the events of an idle primary thread, whatever put it there: of the session too, unless others run."""
         self.state.stop_reason = orjson.dumps(stop_reason).decode()
         fields = turn_events.idle_fields(stop_reason, stop_details)
         self.write("session.thread_status_idle", turn_events.thread_fields(self.state) | fields)
-        self.write("session.usage", turn_events.usage_fields(self.state))
-        self.write("session.status_idle", fields | {"metadata": {"stop_reason": stop_reason}})
+        self.thread_shown = False
+        if any_running(self.state):
+            return
+        if self.state.status is Status.REQUIRES_ACTION:
+            # What others wait for outweighs how this thread ended.
+            stop_reason = {"type": "requires_action", "event_ids": waiting_ids(self.state)}
+            fields = turn_events.idle_fields(stop_reason, None)
+        self.write_session_idle(stop_reason, fields)
+
+    def write_session_idle(self, stop_reason: dict[str, Any], fields: dict[str, Any]) -> None:
+        """Writes the events of an idle session."""
+        self.state.stop_reason = orjson.dumps(stop_reason).decode()
+        self.write_session("session.usage", turn_events.usage_fields(self.state))
+        self.write_session("session.status_idle", fields | {"metadata": {"stop_reason": stop_reason}})
+        self.session_shown = False
 
     def close_turn(self, stop_reason: dict[str, Any], stop_details: Any = None) -> None:
         """Ends the turn: the only way from running to idle."""
         self.write_running()
-        self.stop_running()
+        outcome.close_with_turn(self, stop_reason)
         self.state.turn_state = TurnState.NONE
         self.state.interrupt_seq = 0
         self.state.pending = ()
-        self.state.status = Status.IDLE
+        self._unawait()
+        if any_running(self.state):
+            self.keep_running()
+        else:
+            self.stop_running()
+            self.state.status = Status.REQUIRES_ACTION if waiting_ids(self.state) else Status.IDLE
         self.write_idle(stop_reason, stop_details)
 
     def park_turn(self, stop_details: Any = None) -> None:
         """Ends the turn for now: `state.pending` says which answers it waits for."""
-        self.stop_running()
         self.state.turn_state = TurnState.NONE
+        if any_running(self.state):
+            # The session runs on, and so does this thread, whose calls wait for the others. The next turn finds
+            # that this one waited for a client as well.
+            self.keep_running()
+            if waiting := waiting_ids(self.state):
+                self.state.stop_reason = orjson.dumps({"type": "requires_action", "event_ids": waiting}).decode()
+            return
+        outcome.close_parked(self)
+        self.stop_running()
         self.state.status = Status.REQUIRES_ACTION
         self.write_waiting()
 
     def write_waiting(self) -> None:
-        """Tells which calls still wait for their answer."""
-        waiting = [call.event_id for call in self.state.pending if not call.answered]
-        self.write_idle({"type": "requires_action", "event_ids": waiting})
+        """Tells which calls still wait for their answer, unless threads run."""
+        if not any_running(self.state):
+            self.write_idle({"type": "requires_action", "event_ids": waiting_ids(self.state)})
 
     def revoke_turn(self) -> None:
         """Takes the turn from whoever holds it."""
+        outcome.close_ended(self)
         state = self.state
         if state.turn_state is TurnState.LEASED:
             self.signal = Signal(state.turn_holder, state.id, state.turn_epoch, revoked=True)
@@ -186,6 +239,7 @@ class Move:
         state.turn_epoch += 1
         state.interrupt_seq = 0
         state.pending = ()
+        self._unawait()
         self.stop_running()
 
     def input_waits(self) -> bool:
@@ -198,3 +252,13 @@ class Move:
             self.write("agent.tool_result", turn_events.interrupted_result(call))
             self.state.input_seq = self.state.last_seq
         self.state.pending = ()
+        self._unawait()
+
+    def unawait_running(self) -> None:
+        """The holder of the turn gives up the calls that wait for threads, and writes their results."""
+        self.state.pending = tuple(call for call in self.state.pending if call.answered)
+        self._unawait()
+
+    def _unawait(self) -> None:
+        if self.state.threads is not None:
+            self.state.threads = self.state.threads.unawaited()

@@ -13,6 +13,7 @@ from typing import Any
 from services.sessions.domain import shape
 from services.sessions.domain.agent import MAX_SYSTEM_CHARACTERS, validate_skills
 from services.sessions.domain.model import Model, validate_model
+from services.sessions.domain.roster import is_plain_coordinator
 from services.sessions.domain.session_errors import (
     AgentModelRequired,
     AgentToolsClearedWithSkills,
@@ -25,6 +26,7 @@ from services.sessions.domain.session_errors import (
     UnsupportedCapability,
 )
 from services.sessions.domain.tools import check_mcp_consistency, validate_mcp_servers, validate_tools
+from services.sessions.domain.turn_events import THREAD_TOOLS
 
 MAX_VERSION = 2**31 - 1
 MAX_ID_CHARACTERS = 256
@@ -116,12 +118,25 @@ def replace_tools(document: Document, patch: dict[str, Any]) -> Document:
 def refuse_unavailable(document: Document) -> None:
     """Refuses an agent that needs what no runner of this build can do, naming it."""
     for name in ("mcp_servers", "skills", "multiagent"):
-        if document.get(name):
+        if document.get(name) and not (name == "multiagent" and is_plain_coordinator(document[name])):
             raise UnsupportedCapability(
                 f"The agent uses {name}, which sessions of this build can't run. Override the field, or use an"
                 " agent without it.",
                 field=f"agent.{name}",
                 capability=name,
+            )
+    if document.get("multiagent"):
+        _refuse_taken_names(document)
+
+
+def _refuse_taken_names(document: Document) -> None:
+    for at, tool in enumerate(document.get("tools") or ()):
+        if tool.get("type") == "custom" and tool.get("name") in THREAD_TOOLS:
+            raise UnsupportedCapability(
+                f"agent.tools.{at}.name is {tool['name']}, which a coordinator has as a tool for its threads. Rename"
+                " the custom tool.",
+                field=f"agent.tools.{at}.name",
+                capability="multiagent",
             )
 
 

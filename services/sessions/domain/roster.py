@@ -66,6 +66,11 @@ def validate_multiagent(value: Any, field: str = "multiagent") -> Multiagent | N
     return {"type": MEMBERS} | rosters | {"advisor": _advisor(value.get("advisor"), f"{field}.advisor")}
 
 
+def is_plain_coordinator(multiagent: Multiagent) -> bool:
+    """Whether a roster has nothing but agents that take threads: no advisor, no workflows."""
+    return multiagent["type"] == COORDINATOR and all(entry["type"] == "agent" for entry in multiagent["agents"])
+
+
 def merge_multiagent(stored: Multiagent | None, patch: Any, field: str = "multiagent") -> Multiagent | None:
     """The value after an update: replaced, but for the member form, which merges level by level."""
     if stored and isinstance(patch, dict) and stored["type"] == patch.get("type") == MEMBERS:

@@ -26,6 +26,12 @@ class UnsupportedCapability(InvalidArgument):
     reason = "UNSUPPORTED_CAPABILITY"
 
 
+class ThreadNotFound(NotFound):
+    """The session has no such thread."""
+
+    reason = "THREAD_NOT_FOUND"
+
+
 class SessionNotFound(NotFound):
     """The workspace has no such session, or it was deleted."""
 
@@ -104,6 +110,12 @@ class OutcomeGraderUnavailable(InvalidArgument):
     reason = "OUTCOME_GRADER_UNAVAILABLE"
 
 
+class OutcomeActive(FailedPrecondition):
+    """The session works towards an outcome, and takes one at a time."""
+
+    reason = "OUTCOME_ACTIVE"
+
+
 class BudgetInvalidShape(InvalidArgument):
     """`budget` is not a limit object."""
 
@@ -132,6 +144,18 @@ class BudgetCreateOnly(FailedPrecondition):
     """A session that was created without a budget never gets one."""
 
     reason = "BUDGET_CREATE_ONLY"
+
+
+class BudgetNotRaised(FailedPrecondition):
+    """A new ceiling has to be over what the session spent."""
+
+    reason = "BUDGET_NOT_RAISED"
+
+
+class BudgetReached(FailedPrecondition):
+    """A session at its ceiling takes nothing that would start work."""
+
+    reason = "BUDGET_REACHED"
 
 
 class VaultNotFound(InvalidArgument):

@@ -7,6 +7,12 @@ One value of this is loaded under the session's row lock, moved by the state mac
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from services.sessions.domain.thread_state import Threads
+
+from services.sessions.domain.outcome import Outcome
 
 
 class Status(StrEnum):
@@ -33,6 +39,8 @@ class CallKind(StrEnum):
 
     CONFIRMATION = "confirmation"
     CUSTOM = "custom"
+    # A thread's answer; no client gives it.
+    THREAD = "thread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +113,21 @@ class SessionState:
     pending: tuple[PendingCall, ...] = ()
     stop_reason: str = ""
     usage: TokenUsage = TokenUsage()
+    # The same by model and with its cost, as `domain/cost.py` writes it.
+    spend: str = "[]"
     active_seconds: float = 0.0
     running_since: datetime | None = None
+    # Since when it waits for answers of clients; `domain/waiting.py` bounds that.
+    parked_at: datetime | None = None
+    # The newest outcome, whatever became of it.
+    outcome: Outcome | None = None
     traceparent: str = ""
     # Counts the moves that were saved.
     version: int = 0
+    # Of a thread beside the primary one: the session that it belongs to.
+    root_id: str = ""
+    # Of a session that has had such threads: what it knows of them.
+    threads: "Threads | None" = None
 
 
 class Phase(Enum):
@@ -126,6 +144,6 @@ def phase_of(state: SessionState) -> Phase:
     """The phase of a state."""
     if state.archived_at or state.deleted_at or state.status in (Status.TERMINATED, Status.TIMED_OUT):
         return Phase.ENDED
-    if state.status is Status.REQUIRES_ACTION:
+    if state.turn_state is TurnState.NONE and state.pending:
         return Phase.PARKED
     return {TurnState.NONE: Phase.IDLE, TurnState.READY: Phase.READY, TurnState.LEASED: Phase.LEASED}[state.turn_state]

@@ -31,13 +31,16 @@ from typing import Any
 
 import orjson
 
-from services.sessions.domain import inputs, turn_events
+from services.sessions.domain import budget, compaction, inputs, turn_events
+from services.sessions.domain.cost import Charge, read_spend
 from services.sessions.domain.inbound import ClientEvent
 from services.sessions.domain.leftovers import ENDED_TEXT, closing_events
 from services.sessions.domain.log import Draft, LoggedEvent
 from services.sessions.domain.move import END_TURN, RETRIES_EXHAUSTED, Move, Moved
-from services.sessions.domain.session_errors import InvalidRequest, SessionEnded, SessionRunning
+from services.sessions.domain.outcome import close_ended, close_interrupted, follow_evaluation, follow_request
+from services.sessions.domain.session_errors import SessionEnded, SessionRunning
 from services.sessions.domain.session_state import (
+    CallKind,
     PendingCall,
     Phase,
     SessionState,
@@ -46,6 +49,8 @@ from services.sessions.domain.session_state import (
     TurnState,
     phase_of,
 )
+from services.sessions.domain.thread_news import without_second_results
+from services.sessions.domain.thread_state import awaited
 from services.sessions.domain.turn_errors import TurnLeaseLost
 
 # Grants of one turn that may be lost before the turn is given up.
@@ -63,6 +68,7 @@ class EndKind(StrEnum):
     RETRIES_EXHAUSTED = "retries_exhausted"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
+    BUDGET_REACHED = "budget_reached"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,8 @@ class End:
     # For REQUIRES_ACTION: the calls that wait.
     parked: tuple[PendingCall, ...] = ()
     stop_details: Any = None
+    # For BUDGET_REACHED of a thread beside the primary one: whether its session is at its ceiling.
+    at_ceiling: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,8 @@ class TurnAppend:
     end: End | None = None
     # Ids of `events` that are in the log already. Left out until a repeat shows.
     stored_ids: frozenset[str] | None = None
+    # `usage` by model, priced.
+    charges: tuple[Charge, ...] = ()
 
 
 class MayBeRepeat(Exception):
@@ -98,26 +108,13 @@ def append_client_events(
     """Stores what a client sent, all or none, and starts, feeds, answers or interrupts the turn."""
     if phase_of(state) is Phase.ENDED:
         raise SessionEnded(f"Session {state.id} has ended and takes no events.", session_id=state.id)
-    _check_threads(state, events)
+    inputs.check_threads(state, events)
     move = Move(state, now, new_id)
-    for event in events:
+    for event in budget.admitted(state, events):
         inputs.take(move, Draft(new_id(), event.type, orjson.dumps(event.fields)), event, traceparent)
     if phase_of(move.state) is Phase.PARKED and move.state.pending != state.pending:
         move.write_waiting()
     return move.finish()
-
-
-def _check_threads(state: SessionState, events: list[ClientEvent]) -> None:
-    """Refuses a request that names a thread which the session doesn't have."""
-    for index, event in enumerate(events):
-        if event.fields.get("session_thread_id", state.thread_id) != state.thread_id:
-            field = f"events.{index}.session_thread_id"
-            raise InvalidRequest(
-                f"{field} names no thread of session {state.id}. Its only thread is {state.thread_id}; without"
-                " session_thread_id every thread is meant.",
-                field=field,
-                session_id=state.id,
-            )
 
 
 def append_turn_events(state: SessionState, command: TurnAppend, now: datetime, new_id: NewId) -> Moved:
@@ -133,27 +130,54 @@ def append_turn_events(state: SessionState, command: TurnAppend, now: datetime, 
     move = Move(state, now, new_id)
     stored = command.stored_ids or frozenset()
     fresh = [draft for draft in command.events if draft.id not in stored]
+    if state.pending:
+        fresh = without_second_results(move, fresh)
     for draft in fresh:
-        _follow(move, draft.type, command.known_seq)
+        _follow(move, draft, command.known_seq)
         move.append(draft)
-    if command.usage is not None and (fresh or not command.events):
+    if command.usage is not None and _is_news(state, command, fresh):
         move.state.usage = move.state.usage + command.usage
+        if state.threads is not None:
+            own_usage = state.threads.own_usage + command.usage
+            move.state.threads = replace(state.threads, own_usage=own_usage)
+        move.state.spend = read_spend(move.state.spend).plus(command.charges).dump()
     if command.end is not None:
         move.ended = _END_TABLE[command.end.kind](move, command.end)
     return move.finish()
 
 
-def _follow(move: Move, event_type: str, known_seq: int) -> None:
+def _is_news(state: SessionState, command: TurnAppend, fresh: list[Draft]) -> bool:
+    """Whether the usage of an append is not counted yet: a repeat has no fresh events."""
+    if fresh or command.end is None or command.end.kind is not EndKind.INTERRUPTED:
+        return bool(fresh) or not command.events
+    # What an interrupt cut off may come without events; a repeat finds the interrupt obeyed.
+    return not command.events and state.interrupt_seq > 0
+
+
+def _follow(move: Move, draft: Draft, known_seq: int) -> None:
     """What an event of a runner says about the session itself."""
+    event_type = draft.type
     if event_type == "span.model_request_start":
+        known_seq = compaction.read_up_to(draft, known_seq)
         move.mark_read(known_seq)
-    elif event_type == "session.status_rescheduled":
+        move.state.pending = tuple(call for call in move.state.pending if not call.answered)
+        follow_request(move, known_seq)
+    elif event_type == compaction.COMPACTED:
+        compaction.check(draft, move.state.last_seq)
+    elif event_type.startswith("span.outcome_evaluation_"):
+        follow_evaluation(move, draft)
+    elif event_type == _RESCHEDULED[bool(move.state.root_id)]:
         # The runner holds the turn and waits before it asks the vendor again.
         move.stop_running()
         move.state.status = Status.RESCHEDULING
-    elif event_type == "session.status_running":
+    elif event_type == _RUNNING[bool(move.state.root_id)]:
         move.state.status = Status.RUNNING
         move.state.running_since = move.now
+
+
+# By whether a thread beside the primary one runs: its log tells nothing of the session as a whole.
+_RESCHEDULED = ("session.status_rescheduled", "session.thread_status_rescheduled")
+_RUNNING = ("session.status_running", "session.thread_status_running")
 
 
 def grant(state: SessionState, runner_id: str, now: datetime, new_id: NewId) -> Moved:
@@ -178,7 +202,8 @@ def _take(state: SessionState, runner_id: str) -> None:
     state.turn_holder = runner_id
     state.turn_epoch += 1
     state.turn_attempt += 1
-    state.pending = ()
+    # Threads go on while the turn changes hands.
+    state.pending = tuple(call for call in state.pending if call.kind is CallKind.THREAD and not call.answered)
 
 
 def is_last_attempt(state: SessionState) -> bool:
@@ -204,7 +229,7 @@ def expire(state: SessionState, now: datetime, new_id: NewId, tail: Sequence[Log
     if state.status is not Status.RESCHEDULING:
         move.stop_running()
         move.state.status = Status.RESCHEDULING
-        move.write("session.status_rescheduled")
+        move.write_session("session.status_rescheduled")
         move.write("session.thread_status_rescheduled", turn_events.thread_fields(move.state))
     return move.finish()
 
@@ -237,7 +262,7 @@ def stop(state: SessionState, now: datetime, new_id: NewId, tail: Sequence[Logge
         move.revoke_turn()
         move.state.status = Status.TERMINATED
         move.write("session.thread_status_terminated", turn_events.thread_fields(move.state))
-        move.write("session.status_terminated")
+        move.write_session("session.status_terminated")
     return move.finish()
 
 
@@ -245,8 +270,9 @@ def archive(state: SessionState, now: datetime, new_id: NewId, tail: Sequence[Lo
     """Closes a session that doesn't run; one that is archived stays as it is."""
     move = Move(state, now, new_id)
     if state.archived_at is None:
-        _refuse_running(state)
+        require_at_rest(state)
         move.close_open(closing_events(tail, ENDED_TEXT))
+        close_ended(move)
         if state.status is Status.REQUIRES_ACTION:
             move.state.status = Status.IDLE
         move.state.pending = ()
@@ -260,14 +286,14 @@ def delete(
 ) -> Moved:
     """Removes a session and stops its work."""
     if refuse_running:
-        _refuse_running(state)
+        require_at_rest(state)
     move = Move(state, now, new_id)
-    if state.turn_state is not TurnState.NONE or state.status is Status.REQUIRES_ACTION:
+    if state.turn_state is not TurnState.NONE or state.status in (Status.RUNNING, Status.REQUIRES_ACTION):
         move.close_open(closing_events(tail, ENDED_TEXT))
         move.revoke_turn()
         move.state.status = Status.TERMINATED
         move.write("session.thread_status_terminated", turn_events.thread_fields(move.state))
-        move.write("session.status_terminated")
+        move.write_session("session.status_terminated")
     else:
         move.state.turn_epoch += 1
     move.state.deleted_at = move.now
@@ -275,18 +301,30 @@ def delete(
     return move.finish()
 
 
-def tell_update(state: SessionState, changed: Mapping[str, Any], now: datetime, new_id: NewId) -> Moved:
-    """Writes session.updated with the fields that changed."""
+def tell_update(
+    state: SessionState, changed: Mapping[str, Any], now: datetime, new_id: NewId, *, traceparent: str = ""
+) -> Moved:
+    """Writes session.updated with the fields that changed; a budget that is no longer reached ends its pause."""
     if phase_of(state) is Phase.ENDED:
         raise SessionEnded(f"Session {state.id} has ended and can't be changed.", session_id=state.id)
     move = Move(state, now, new_id)
     move.write("session.updated", dict(changed))
+    if "budget" in changed:
+        move.state.budget = orjson.dumps(changed["budget"]).decode()
+        if budget.is_paused(move.state) and not awaited(move.state):
+            move.begin_turn(traceparent)
     move.state.revision += 1
     return move.finish()
 
 
-def _refuse_running(state: SessionState) -> None:
-    if state.turn_state is not TurnState.NONE:
+def is_at_work(state: SessionState) -> bool:
+    """Whether the session has a turn, or a thread of it runs."""
+    return state.turn_state is not TurnState.NONE or state.status is Status.RUNNING
+
+
+def require_at_rest(state: SessionState) -> None:
+    """Refuses what a session can't have done to it while it runs."""
+    if is_at_work(state):
         raise SessionRunning(
             f"Session {state.id} is running. Send a user.interrupt and wait until it is idle.", session_id=state.id
         )
@@ -304,6 +342,8 @@ def _answer_repeat(state: SessionState, command: TurnAppend) -> Moved:
 
 
 def _end_or_go_on(move: Move, end: End) -> bool:
+    if end.kind is EndKind.INTERRUPTED:
+        close_interrupted(move, move.state.interrupt_seq)
     if move.input_waits():
         move.state.interrupt_seq = 0
         move.state.turn_attempt = 1
@@ -322,13 +362,27 @@ def _end_failed(move: Move, _end: End) -> bool:
 
 
 def _end_parked(move: Move, end: End) -> bool:
-    move.state.pending = end.parked
-    if not move.state.interrupt_seq:
+    state = move.state
+    client_calls = tuple(call for call in end.parked if call.kind is not CallKind.THREAD)
+    state.pending = client_calls + tuple(call for call in state.pending if call.kind is CallKind.THREAD)
+    if not state.interrupt_seq and all(call.answered for call in state.pending):
+        # The last thread answered while the runner was about to wait for it.
+        state.turn_attempt = 1
+        return False
+    if not state.interrupt_seq:
         move.park_turn()
         return True
     # The interrupt came while the runner was about to park.
     move.give_up_calls()
     return _end_or_go_on(move, End(EndKind.INTERRUPTED))
+
+
+def _end_at_ceiling(move: Move, end: End) -> bool:
+    # An interrupt is obeyed first, and a ceiling that was raised meanwhile is none.
+    if move.state.interrupt_seq or not (end.at_ceiling or budget.is_reached(move.state)):
+        return False
+    move.close_turn(budget.BUDGET_REACHED)
+    return True
 
 
 _END_TABLE: dict[EndKind, Callable[[Move, End], bool]] = {
@@ -338,4 +392,5 @@ _END_TABLE: dict[EndKind, Callable[[Move, End], bool]] = {
     EndKind.RETRIES_EXHAUSTED: _end_failed,
     EndKind.FAILED: _end_failed,
     EndKind.REQUIRES_ACTION: _end_parked,
+    EndKind.BUDGET_REACHED: _end_at_ceiling,
 }

@@ -5,8 +5,12 @@ from typing import Any
 
 import orjson
 
+from services.sessions.domain.cost import read_spend
 from services.sessions.domain.session_state import CallKind, PendingCall, SessionState
 
+# What coordinators call threads by; runners offer these tools to nobody else.
+START_THREAD, SEND_TO_THREAD = "start_thread", "send_to_thread"
+THREAD_TOOLS = (START_THREAD, SEND_TO_THREAD)
 # What a call gets as its result where an interrupt came before the answer.
 INTERRUPTED_TEXT = "The call was not executed: the turn was interrupted."
 
@@ -20,6 +24,7 @@ def usage_fields(state: SessionState) -> dict[str, Any]:
     """A snapshot of what the session spent."""
     usage = state.usage
     budget = orjson.loads(state.budget) if state.budget else None
+    cents = read_spend(state.spend).cents
     return {
         "usage": {
             "input_tokens": usage.input_tokens,
@@ -30,6 +35,7 @@ def usage_fields(state: SessionState) -> dict[str, Any]:
                 "ephemeral_1h_input_tokens": usage.cache_creation_1h_input_tokens,
             },
             "active_seconds": round(state.active_seconds, 3),
+            **({} if cents is None else {"list_cost": cents}),
             "budget": budget,
             "server_tool_use": {"web_search_requests": 0, "web_fetch_requests": 0},
         },
@@ -64,9 +70,16 @@ def lost_runner_error(attempts: int) -> dict[str, Any]:
     }
 
 
+def is_thread_call(fields: dict[str, Any]) -> bool:
+    """Whether an agent.tool_use starts a thread or sends to one: only coordinators are allowed tools of these names."""
+    return fields.get("name") in THREAD_TOOLS and fields.get("evaluated_permission") == "allow"
+
+
 def parked_call(event_id: str, event_type: str, fields: dict[str, Any]) -> PendingCall:
     """What has to be remembered of a call that waits for a client."""
     kind = CallKind.CUSTOM if event_type == "agent.custom_tool_use" else CallKind.CONFIRMATION
+    if kind is CallKind.CONFIRMATION and is_thread_call(fields):
+        kind = CallKind.THREAD
     content = fields.get("content")
     block = content[0] if isinstance(content, list) and content and isinstance(content[0], dict) else {}
     return PendingCall(event_id, str(block.get("id") or event_id), kind)

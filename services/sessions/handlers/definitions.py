@@ -12,6 +12,7 @@ from kit.pages import InvalidCursor, decode_cursor, encode_cursor
 from kit.postgres import Tx
 from managed_agents.sessions.v1.common_pb2 import Idempotency, Page
 from services.sessions.domain.errors import InvalidJson
+from services.sessions.domain.threads import is_thread
 from services.sessions.store.idempotency import Claim, IdempotencyStore
 
 DEFAULT_LIMIT = 20
@@ -34,6 +35,11 @@ def read_body(encoded: bytes) -> dict[str, Any]:
 def can_exist(resource_id: str) -> bool:
     """Whether the database can be asked for such an id at all."""
     return 0 < len(resource_id) <= 256 and "\x00" not in resource_id
+
+
+def can_be_session(session_id: str) -> bool:
+    """The same for a session. A thread of one has a row under its own id, which is no session's."""
+    return can_exist(session_id) and not is_thread(session_id)
 
 
 def page_limit(page: Page) -> int:

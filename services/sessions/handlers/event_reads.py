@@ -6,6 +6,7 @@ the seq after which to go on.
 """
 
 from collections.abc import AsyncIterator
+from typing import TypeVar
 
 import orjson
 
@@ -20,17 +21,20 @@ from managed_agents.sessions.v1.sessions_pb2 import (
     ReadEventsResponse,
 )
 from services.sessions.domain.session_errors import EventNotFound, InvalidRequest
-from services.sessions.handlers.definitions import can_exist, page_limit
+from services.sessions.handlers.definitions import can_be_session, can_exist, page_limit
 from services.sessions.handlers.moments import read_bounds
 from services.sessions.handlers.session_messages import STATUSES, event_messages
-from services.sessions.operations.core import not_found
+from services.sessions.operations.core import not_found, thread_not_found
 from services.sessions.store.event_pages import EventFilter
 from services.sessions.store.event_reads import EventReads, JoinedPage, LateRead, LogEnd
+from services.sessions.store.threads import ThreadStore
 
 # Events in one message of a replay.
 BATCH_EVENTS = 1000
 FRAMED_BATCH_EVENTS = 5000
 MAX_TYPES = 100
+
+R = TypeVar("R", ListEventsRequest, ReadEventsRequest)
 
 
 class EventReadsHandlers:
@@ -42,6 +46,8 @@ class EventReadsHandlers:
     async def ListEvents(self, request: ListEventsRequest, context: object) -> ListEventsResponse:
         """One page of a log, in either order."""
         _check_texts(request)
+        if request.thread_id:
+            request = await self._of_thread(request)
         scope = _scope(request)
         narrowed = EventFilter(types=tuple(request.types), **read_bounds(request))
         async with self._database.read(current_context().workspace_id) as tx:
@@ -62,8 +68,10 @@ class EventReadsHandlers:
     async def ReadEvents(self, request: ReadEventsRequest, context: object) -> AsyncIterator[ReadEventsResponse]:
         """The log after a seq, up to its end when the call came; at least one message."""
         workspace_id = current_context().workspace_id
-        if not can_exist(request.session_id):
+        if not can_be_session(request.session_id):
             raise not_found(request.session_id)
+        if request.thread_id:
+            request = await self._of_thread(request)
         async with self._database.read(workspace_id) as tx:
             end = await EventReads(tx).end_of(request.session_id)
             if end is None:
@@ -77,6 +85,22 @@ class EventReadsHandlers:
             async with self._database.read(workspace_id) as tx:
                 message, read_up_to = await _read(tx, request, read_up_to, end, late)
             yield message
+
+    async def _of_thread(self, request: R) -> R:
+        """The same request for the log of the thread that it names; the primary thread's is the session's."""
+        session_id, thread_id = request.session_id, request.thread_id
+        async with self._database.read(current_context().workspace_id) as tx:
+            store = ThreadStore(tx)
+            primary_id = await store.primary_of(session_id)
+            if primary_id is None:
+                raise not_found(session_id)
+            is_there = can_exist(thread_id) and await store.belongs(session_id, thread_id)
+        if thread_id != primary_id and not is_there:
+            raise thread_not_found(session_id, thread_id)
+        changed = type(request)()
+        changed.CopyFrom(request)
+        changed.session_id = session_id if thread_id == primary_id else thread_id
+        return changed
 
 
 async def _read(
@@ -139,7 +163,7 @@ async def _start(reads: EventReads, request: ListEventsRequest, scope: str) -> i
 
 def _check_texts(request: ListEventsRequest) -> None:
     """What can't be in the database must not be asked of it."""
-    if not can_exist(request.session_id):
+    if not can_be_session(request.session_id):
         raise not_found(request.session_id)
     if len(request.types) > MAX_TYPES:
         raise InvalidRequest(f"types[] takes at most {MAX_TYPES} values.", field="types[]")

@@ -4,7 +4,7 @@ The order of refusals is the order of the request: agent, overrides, what the ag
 needs, budget, environment, its sandbox.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,10 +15,12 @@ from kit.ids import new_id
 from kit.postgres import Tx
 from services.sessions.domain import budget
 from services.sessions.domain.agent import AgentVersion
+from services.sessions.domain.cost import NOTHING_SPENT, Prices
 from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, Environment, resolve_registered
 from services.sessions.domain.overrides import apply_overrides, refuse_unavailable, without_effort
 from services.sessions.domain.session import NewSession
 from services.sessions.domain.session_state import SessionState
+from services.sessions.handlers.rosters import models_of, with_roster
 from services.sessions.store.agents import AgentStore
 from services.sessions.store.environments import EnvironmentStore
 from services.sessions.store.origins import Origins
@@ -43,10 +45,11 @@ class Admitted:
             updated_at=self.row.created_at,
             created_at=self.row.created_at,
             environment_id=self.row.environment_id,
+            budget=self.row.budget,
         )
 
-    def record(self, state: SessionState) -> SessionRecord:
-        """What a read of it would find once it stands in `state`."""
+    def record(self, state: SessionState, outcomes: Sequence[dict[str, Any]] = ()) -> SessionRecord:
+        """What a read of it would find once it stands in `state` and has declared these outcomes."""
         row = self.row
         return SessionRecord(
             SessionRow(
@@ -67,8 +70,8 @@ class Admitted:
                 vault_ids="[]",
                 loop_engine=row.loop_engine,
                 deployment_id="",
-                budget=None,
-                outcome_evaluations="[]",
+                budget=row.budget,
+                outcome_evaluations=orjson.dumps(outcomes).decode() if outcomes else "[]",
                 thread_id=row.thread_id,
                 archived_at=None,
                 deleted_at=None,
@@ -83,13 +86,14 @@ class Admitted:
                 cache_creation_1h_input_tokens=0,
                 active_seconds=0.0,
                 running_since=state.running_since,
+                spend=NOTHING_SPENT,
             ),
             self.saved,
         )
 
 
 async def admit(
-    tx: Tx, new: NewSession, now: datetime, *, workspace_provider: str, providers: Collection[str]
+    tx: Tx, new: NewSession, now: datetime, *, workspace_provider: str, providers: Collection[str], prices: Prices
 ) -> Admitted:
     """Returns a session that may exist, or refuses it."""
     agent, environment = await _origins(tx, new)
@@ -104,8 +108,10 @@ async def admit(
         own_document, own_model = orjson.dumps(document).decode(), orjson.dumps(without_effort(model)).decode()
         model_id = model["id"]
     refuse_unavailable(document)
-    if new.has_budget:
-        budget.refuse_at_creation(new.budget, model_id=model_id)
+    if document.get("multiagent"):
+        document = await with_roster(tx, document)
+        own_document = orjson.dumps(document).decode()
+    ceiling = budget.at_creation(new.budget, models_of(model_id, document), prices) if new.has_budget else None
     if environment is None:
         environment = await _environment(tx, new.environment_id)
     environment.require_active()
@@ -124,6 +130,7 @@ async def admit(
         metadata=orjson.dumps(new.metadata).decode(),
         loop_engine=new.loop_engine,
         thread_id=new_id("sthr"),
+        budget=ceiling,
     )
     return Admitted(row, saved)
 

@@ -12,8 +12,10 @@ import orjson
 from kit.clock import rfc3339
 from managed_agents.sessions.v1.agents_pb2 import Agent
 from managed_agents.sessions.v1.events_pb2 import Event
-from managed_agents.sessions.v1.sessions_pb2 import Session, SessionStatus, Usage
+from managed_agents.sessions.v1.sessions_pb2 import ModelSpend, Session, SessionStatus, Usage
+from services.sessions.domain.cost import read_spend, to_usd
 from services.sessions.domain.overrides import without_effort
+from services.sessions.domain.session_state import TokenUsage
 from services.sessions.store.event_reads import EventTuple
 from services.sessions.store.session_row import SessionRow
 from services.sessions.store.sessions import SessionRecord
@@ -35,6 +37,7 @@ def session_message(record: SessionRecord, now: datetime) -> Session:
     """A session with the agent that it runs."""
     row = record.row
     model_id, model_json = _model(record)
+    spend = read_spend(row.spend)
     return Session(
         id=row.id,
         agent=Agent(
@@ -68,6 +71,26 @@ def session_message(record: SessionRecord, now: datetime) -> Session:
         archived_at=rfc3339(row.archived_at) if row.archived_at else "",
         deployment_id=row.deployment_id,
         last_seq=row.last_seq,
+        list_cost_cents=spend.cents,
+        spend=[
+            ModelSpend(
+                model_id=entry.model_id,
+                usage=usage_message(entry.usage),
+                list_cost_usd="" if entry.cost is None else to_usd(entry.cost),
+            )
+            for entry in spend.models
+        ],
+    )
+
+
+def usage_message(usage: TokenUsage) -> Usage:
+    """Tokens as the contract shows them."""
+    return Usage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cache_read_input_tokens=usage.cache_read_input_tokens,
+        cache_creation_5m_input_tokens=usage.cache_creation_5m_input_tokens,
+        cache_creation_1h_input_tokens=usage.cache_creation_1h_input_tokens,
     )
 
 

@@ -4,7 +4,7 @@ Each write is one transaction. What moves a session's turn or log goes through
 `operations`, under the session's lock; a refusal leaves nothing behind.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ import orjson
 
 from kit.postgres import Tx
 from kit.rpc.context import current_context
+from kit.telemetry import traceparent
 from managed_agents.sessions.v1.sessions_pb2 import (
     ArchiveSessionRequest,
     ArchiveSessionResponse,
@@ -31,7 +32,9 @@ from managed_agents.sessions.v1.sessions_pb2 import (
 )
 from managed_agents.sessions.v1.sessions_pb2_grpc import SessionsServiceServicer
 from services.sessions.domain import budget, turn
+from services.sessions.domain.cost import Prices
 from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, LOCAL_PROVIDER
+from services.sessions.domain.inbound import refuse_ungraded
 from services.sessions.domain.metadata import merge_metadata
 from services.sessions.domain.move import Moved
 from services.sessions.domain.overrides import refuse_unavailable, replace_tools, without_effort
@@ -43,8 +46,9 @@ from services.sessions.domain.session import (
     read_session_patch,
 )
 from services.sessions.domain.session_errors import SessionEnded, SessionRunning
-from services.sessions.domain.session_state import SessionState, TurnState
-from services.sessions.handlers.definitions import can_exist, once, read_body
+from services.sessions.domain.session_state import SessionState
+from services.sessions.handlers.definitions import can_be_session, once, read_body
+from services.sessions.handlers.rosters import models_of
 from services.sessions.handlers.saved_agents import SavedAgents
 from services.sessions.handlers.session_admission import Admitted, admit
 from services.sessions.handlers.session_messages import listed_session, session_message
@@ -66,6 +70,8 @@ class SessionsHandlers(SessionsServiceServicer):
         workspace_provider: str = LOCAL_PROVIDER,
         providers: Collection[str] = (LOCAL_PROVIDER,),
         default_engine: str = BUILTIN_ENGINE,
+        has_grader: bool = True,
+        prices: Prices | None = None,
     ) -> None:
         """`providers` are the sandbox backends that runners have; `workspace_provider` serves by default."""
         self._operations = operations
@@ -74,6 +80,8 @@ class SessionsHandlers(SessionsServiceServicer):
         self._workspace_provider = workspace_provider
         self._providers = providers
         self._default_engine = default_engine
+        self._has_grader = has_grader
+        self._prices = prices or Prices({})
         self._saved_agents = SavedAgents()
         self._reads = SharedReads(operations.database, lambda tx, ids: Sessions(tx).get_some(ids))
 
@@ -85,6 +93,8 @@ class SessionsHandlers(SessionsServiceServicer):
             published=call.published_contract,
             default_engine=self._default_engine,
         )
+        if not self._has_grader:
+            refuse_ungraded(new.initial_events, "initial_events")
         if not request.idempotency.key and not new.initial_events and new.environment_id == DEFAULT_ENVIRONMENT_ID:
             # Nothing has to go together, or to be held: the default environment never goes away.
             async with self._database.statements(call.workspace_id) as tx:
@@ -97,7 +107,8 @@ class SessionsHandlers(SessionsServiceServicer):
     async def GetSession(self, request: GetSessionRequest, context: Any) -> GetSessionResponse:
         """One session."""
         session_id = request.session_id
-        found = await self._reads.get(current_context().workspace_id, session_id) if can_exist(session_id) else None
+        known = can_be_session(session_id)
+        found = await self._reads.get(current_context().workspace_id, session_id) if known else None
         record = _present(found, session_id)
         return GetSessionResponse(session=session_message(record, self._clock.now()))
 
@@ -121,7 +132,9 @@ class SessionsHandlers(SessionsServiceServicer):
             if turn.phase_of(state) is turn.Phase.ENDED:
                 raise SessionEnded(f"Session {state.id} has ended and can't be changed.", session_id=state.id)
             record = await _record(unit.tx, state.id)
-            change = _Change(record, patch, is_running=state.turn_state is not TurnState.NONE)
+            change = _Change(record, patch, is_running=turn.is_at_work(state))
+            if patch.has_budget:
+                change.change_budget(state, record, patch.budget, self._prices)
             if change.told is not None:
                 await Sessions(unit.tx).change(
                     state.id,
@@ -129,14 +142,23 @@ class SessionsHandlers(SessionsServiceServicer):
                     metadata=change.metadata,
                     agent_document=change.agent_document,
                     agent_model=record.row.agent_model,
+                    budget=change.budget,
                 )
-                await unit.apply(turn.tell_update(state, change.told, unit.now, new_event_id))
+                told = turn.tell_update(state, change.told, unit.now, new_event_id, traceparent=traceparent())
+                moved = await unit.apply(told)
+                if patch.has_budget:
+                    await self._operations.thread_budgets.resume(unit, moved.state, traceparent())
             return UpdateSessionResponse(session=await self._read(unit, state.id))
 
     async def ArchiveSession(self, request: ArchiveSessionRequest, context: Any) -> ArchiveSessionResponse:
         """Closes an idle session for good; repeating it changes nothing."""
         async with self._operations.unit(current_context().workspace_id) as unit:
             state = await _lock(unit, request.session_id)
+            if state.archived_at is None:
+                turn.require_at_rest(state)
+                state = await self._operations.threads.end(
+                    unit, state, lambda each, tail: turn.archive(each, unit.now, new_event_id, tail)
+                )
             await unit.apply(turn.archive(state, unit.now, new_event_id, await unit.open_work(state)))
             return ArchiveSessionResponse(session=await self._read(unit, state.id))
 
@@ -145,25 +167,41 @@ class SessionsHandlers(SessionsServiceServicer):
         call = current_context()
         async with self._operations.unit(call.workspace_id) as unit:
             state = await _lock(unit, request.session_id)
-            tail = await unit.open_work(state)
-            await unit.apply(turn.delete(state, unit.now, new_event_id, tail, refuse_running=call.published_contract))
+            if call.published_contract:
+                turn.require_at_rest(state)
+            state = await self._operations.threads.delete(unit, state)
+            await unit.apply(
+                turn.delete(state, unit.now, new_event_id, await unit.open_work(state), refuse_running=False)
+            )
         return DeleteSessionResponse()
 
     async def StopSession(self, request: StopSessionRequest, context: Any) -> StopSessionResponse:
         """Ends a session; repeating it changes nothing."""
         async with self._operations.unit(current_context().workspace_id) as unit:
             state = await _lock(unit, request.session_id)
+            state = await self._operations.threads.end(
+                unit, state, lambda each, tail: turn.stop(each, unit.now, new_event_id, tail)
+            )
             await unit.apply(turn.stop(state, unit.now, new_event_id, await unit.open_work(state)))
             return StopSessionResponse(session=await self._read(unit, state.id))
 
     async def _create(self, unit: Unit, new: NewSession) -> CreateSessionResponse:
         admitted, state = await self._insert(unit.tx, new, unit.now)
+        outcomes: Sequence[dict[str, Any]] = ()
         if new.initial_events:
-            state = (await unit.append_client_events(state, new.initial_events)).state
-        return CreateSessionResponse(session=session_message(admitted.record(state), unit.now))
+            moved = await unit.append_client_events(state, new.initial_events)
+            state, outcomes = moved.state, moved.outcome_changes
+        return CreateSessionResponse(session=session_message(admitted.record(state, outcomes), unit.now))
 
     async def _insert(self, tx: Tx, new: NewSession, now: datetime) -> tuple[Admitted, SessionState]:
-        admitted = await admit(tx, new, now, workspace_provider=self._workspace_provider, providers=self._providers)
+        admitted = await admit(
+            tx,
+            new,
+            now,
+            workspace_provider=self._workspace_provider,
+            providers=self._providers,
+            prices=self._prices,
+        )
         await Sessions(tx).insert(admitted.row)
         return admitted, admitted.state(tx.workspace_id)
 
@@ -179,8 +217,7 @@ class _Change:
         # The changed fields as session.updated shows them; None where nothing changed.
         self.told: dict[str, Any] | None = None
         self.title, self.metadata, self.agent_document = row.title, row.metadata, row.agent_document
-        if patch.has_budget:
-            budget.refuse_at_update(patch.budget)
+        self.budget = row.budget
         if patch.has_title and patch.title != row.title:
             self.title = patch.title
             self._tell(title=patch.title)
@@ -194,6 +231,14 @@ class _Change:
                     session_id=row.id,
                 )
             self._change_agent(record, patch.agent)
+
+    def change_budget(self, state: SessionState, record: SessionRecord, wanted: Any, prices: Prices) -> None:
+        """Raises, lowers or removes the ceiling of a locked session."""
+        model_id = orjson.loads(record.agent_model)["id"]
+        after = budget.at_update(state, wanted, models_of(model_id, orjson.loads(record.agent_document)), prices)
+        if after != self.budget:
+            self.budget = after
+            self._tell(budget=wanted)
 
     def _tell(self, **changed: Any) -> None:
         self.told = (self.told or {}) | changed
@@ -220,13 +265,13 @@ class _Change:
 
 
 async def _lock(unit: Unit, session_id: str) -> SessionState:
-    if not can_exist(session_id):
+    if not can_be_session(session_id):
         raise not_found(session_id)
     return await unit.lock(session_id)
 
 
 async def _record(tx: Tx, session_id: str) -> SessionRecord:
-    return _present(await Sessions(tx).get(session_id) if can_exist(session_id) else None, session_id)
+    return _present(await Sessions(tx).get(session_id) if can_be_session(session_id) else None, session_id)
 
 
 def _present(found: SessionRecord | None, session_id: str) -> SessionRecord:

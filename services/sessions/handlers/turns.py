@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -12,15 +13,19 @@ from kit.errors import InvalidArgument
 from kit.ids import is_id
 from kit.rpc.context import current_context
 from managed_agents.sessions.v1 import events_pb2, sessions_pb2, turns_pb2, turns_pb2_grpc
-from services.sessions.domain import turn
+from services.sessions.domain import budget, turn
+from services.sessions.domain.cost import Prices
 from services.sessions.domain.log import Draft, LoggedEvent, MalformedFields, read_fields
 from services.sessions.domain.move import Moved
 from services.sessions.domain.session_state import PendingCall, TokenUsage
+from services.sessions.domain.threads import thread_calls
 from services.sessions.domain.turn_errors import MalformedTurnEvent
 from services.sessions.domain.turn_events import parked_call
 from services.sessions.operations.announcer import event_message
 from services.sessions.operations.core import Operations, new_event_id
+from services.sessions.operations.thread_budgets import SharesBudget, refuse_shared
 from services.sessions.operations.waiting_room import Seat
+from services.sessions.store.contexts import ContextStore
 from services.sessions.store.log import LogStore
 from services.sessions.store.turns import TurnStore
 
@@ -36,6 +41,7 @@ _END_KINDS = {
     turns_pb2.TURN_END_KIND_RETRIES_EXHAUSTED: turn.EndKind.RETRIES_EXHAUSTED,
     turns_pb2.TURN_END_KIND_FAILED: turn.EndKind.FAILED,
     turns_pb2.TURN_END_KIND_INTERRUPTED: turn.EndKind.INTERRUPTED,
+    turns_pb2.TURN_END_KIND_BUDGET_REACHED: turn.EndKind.BUDGET_REACHED,
 }
 _EVENT_TYPE = re.compile(r"[a-z_]+(\.[a-z_]+)+")
 
@@ -43,8 +49,9 @@ _EVENT_TYPE = re.compile(r"[a-z_]+(\.[a-z_]+)+")
 class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
     """The rpcs of runners."""
 
-    def __init__(self, operations: Operations) -> None:
+    def __init__(self, operations: Operations, prices: Prices | None = None) -> None:
         self._operations = operations
+        self._prices = prices or Prices({})
         self._giving_back: set[asyncio.Task[None]] = set()
 
     async def ClaimTurns(
@@ -77,16 +84,31 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
         drafts, fields = _drafts(request)
         end = await self._end(workspace_id, request, fields) if request.HasField("end") else None
         usage = _usage(request)
+        charges = tuple(
+            self._prices.charge(entry.model_id, _token_usage(entry.usage), entry.asked_as) for entry in request.usage
+        )
+
+        command = turn.TurnAppend(request.epoch, request.known_seq, drafts, usage, end, None, charges)
 
         def decide(state: Any, now: Any, stored: frozenset[str] | None) -> Moved:
-            command = turn.TurnAppend(request.epoch, request.known_seq, drafts, usage, end, stored)
-            return turn.append_turn_events(state, command, now, new_event_id)
+            refuse_shared(state)
+            return turn.append_turn_events(state, replace(command, stored_ids=stored), now, new_event_id)
 
-        # Streams show every event at once, so none may be taken back: `relaxed_durability` is not honoured.
-        moved = await self._operations.move(
-            workspace_id, request.session_id, decide, event_ids=tuple(draft.id for draft in drafts)
-        )
+        shared: bool | None = None
+        if calls := thread_calls((draft, fields[draft.id]) for draft in drafts):
+            moved = await self._operations.threads.append_turn(workspace_id, request.session_id, command, calls)
+        else:
+            try:
+                # Streams show every event at once, so none may be taken back: `relaxed_durability` is not honoured.
+                moved = await self._operations.move(
+                    workspace_id, request.session_id, decide, event_ids=tuple(draft.id for draft in drafts)
+                )
+            except SharesBudget as thread:
+                moved, shared = await self._operations.thread_budgets.append_turn(
+                    workspace_id, thread.root_id, request.session_id, command
+                )
         response = turns_pb2.AppendTurnEventsResponse(last_seq=moved.state.last_seq, ended=moved.ended)
+        response.budget_reached = budget.is_reached(moved.state) if shared is None else shared
         if moved.state.input_seq > request.known_seq:
             # Also where the turn is over: the runner keeps the context for the next one.
             response.new_events.extend(await self._new_events(workspace_id, moved, request))
@@ -139,7 +161,10 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
         while True:
             # No connection is held while the reader takes its time.
             async with self._operations.database.read(workspace_id) as tx:
-                events = await LogStore(tx).context(request.session_id, after_seq, _END_OF_LOG, CONTEXT_BATCH)
+                if request.from_compaction and not after_seq:
+                    _, events = await ContextStore(tx).begin(request.session_id, 0, _END_OF_LOG, CONTEXT_BATCH)
+                else:
+                    events = await LogStore(tx).context(request.session_id, after_seq, _END_OF_LOG, CONTEXT_BATCH)
             if events:
                 yield turns_pb2.ReadTurnContextResponse(events=[event_message(event) for event in events])
             if len(events) < CONTEXT_BATCH:

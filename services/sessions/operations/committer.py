@@ -22,7 +22,7 @@ from kit.postgres import Database
 from services.sessions.domain.move import Moved
 from services.sessions.domain.session_state import SessionState
 from services.sessions.domain.turn import MayBeRepeat
-from services.sessions.operations.writer import Writer, Written, unchanged
+from services.sessions.operations.writer import Writer, Written, has_news, unchanged
 from services.sessions.store.log import EventStored
 from services.sessions.store.turns import TurnStore
 
@@ -152,7 +152,7 @@ class Committer:
             if state is None:
                 continue
             moved = _decide(job, state, now)
-            if moved is None or moved.read or unchanged(moved):
+            if moved is None or moved.read or has_news(moved) or unchanged(moved):
                 # Also for the jobs of this session that come after it.
                 states[job.session_id] = None
                 continue

@@ -14,70 +14,24 @@ New sessions with initial events: insert the row by `unit.tx`, then
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import datetime
 
 from kit.clock import Clock
 from kit.errors import DomainError
-from kit.ids import new_id
-from kit.postgres import Database, Tx
-from kit.telemetry import inject, log, traceparent
+from kit.postgres import Database
+from kit.telemetry import inject, log
 from services.sessions.domain import turn
-from services.sessions.domain.inbound import ClientEvent
-from services.sessions.domain.log import LoggedEvent
 from services.sessions.domain.move import Moved
-from services.sessions.domain.session_errors import SessionNotFound
-from services.sessions.domain.session_state import SessionState
 from services.sessions.operations.announcer import Announcer
 from services.sessions.operations.committer import Committer, Decide, Job
 from services.sessions.operations.grants import Grants, Render
+from services.sessions.operations.thread_budgets import ThreadBudgets
+from services.sessions.operations.threads import ThreadOperations
+from services.sessions.operations.unit import Unit, new_event_id, not_found, thread_not_found
 from services.sessions.operations.waiting_room import WaitingRoom
-from services.sessions.operations.writer import Writer, Written, unchanged
-from services.sessions.store.log import MAX_TAIL, EventStored, LogStore
-from services.sessions.store.turns import TurnStore
+from services.sessions.operations.writer import Writer, Written
+from services.sessions.store.log import EventStored
 
-
-def new_event_id() -> str:
-    """The id of an event that this service writes."""
-    return new_id("sevt")
-
-
-class Unit:
-    """One transaction that moves sessions of one workspace, and what it will tell once it commits."""
-
-    def __init__(self, tx: Tx, writer: Writer, clock: Clock, written: Written) -> None:
-        self.tx = tx
-        self.now: datetime = clock.now()
-        self._writer = writer
-        self._written = written
-
-    async def lock(self, session_id: str) -> SessionState:
-        """The session, held until the transaction ends; SessionNotFound for any other."""
-        state = await TurnStore(self.tx).lock(session_id)
-        if state is None:
-            raise not_found(session_id)
-        return state
-
-    async def apply(self, moved: Moved) -> Moved:
-        """Saves a move of a locked (or just inserted) session."""
-        if not unchanged(moved):
-            await self._writer.write(self.tx, [(moved, inject())], self._written)
-        return moved
-
-    async def append_client_events(self, state: SessionState, events: list[ClientEvent]) -> Moved:
-        """Appends a client's events to a session that this transaction holds or has inserted."""
-        return await self.apply(
-            turn.append_client_events(state, events, self.now, new_event_id, traceparent=traceparent())
-        )
-
-    async def open_work(self, state: SessionState) -> list[LoggedEvent]:
-        """The end of the context, where a turn may have left something open that this transaction is to close."""
-        if not turn.may_have_open_work(state):
-            return []
-        return await LogStore(self.tx).newest_context(state.id, MAX_TAIL)
-
-    async def stored_ids(self, session_id: str, event_ids: list[str]) -> frozenset[str]:
-        """Which of these events are in the session's log."""
-        return await LogStore(self.tx).stored_ids(session_id, event_ids)
+__all__ = ["Operations", "Unit", "new_event_id", "not_found", "thread_not_found"]
 
 
 class Operations:
@@ -100,11 +54,14 @@ class Operations:
         self.writer = Writer(
             room, announcer, Grants(database, clock, render, lease_seconds), lease_seconds, self.give_up
         )
+        self.threads = ThreadOperations(self)
+        self.thread_budgets = ThreadBudgets(self)
         self._committer = Committer(database, self.writer, clock, self._move_alone)
 
     async def stop(self) -> None:
         """Commits what was asked for, and hands out what was granted."""
         await self._committer.stop()
+        await self.threads.stop()
         await self.writer.stop()
 
     @asynccontextmanager
@@ -158,8 +115,3 @@ class Operations:
             state = await unit.lock(job.session_id)
             stored = await unit.stored_ids(job.session_id, list(job.event_ids)) if look_up else None
             return await unit.apply(job.decide(state, unit.now, stored))
-
-
-def not_found(session_id: str) -> SessionNotFound:
-    """The refusal for an id that the workspace does not have."""
-    return SessionNotFound(f"Session not found: {session_id}", session_id=session_id)

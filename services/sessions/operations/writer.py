@@ -14,13 +14,15 @@ from kit.postgres import Tx
 from kit.telemetry import log
 from services.sessions.domain.log import LoggedEvent
 from services.sessions.domain.move import Moved
-from services.sessions.domain.session_state import Status, TurnState
+from services.sessions.domain.session_state import Phase, Status, TurnState, phase_of
+from services.sessions.domain.thread_news import NEWS_TYPES
 from services.sessions.domain.turn import grant_at_once
 from services.sessions.operations.announcer import Announcer, outbox_message
 from services.sessions.operations.grants import Grants
 from services.sessions.operations.states import States
 from services.sessions.operations.waiting_room import Seat, WaitingRoom
 from services.sessions.store.log import LogStore
+from services.sessions.store.threads import ThreadStore
 
 Headers = dict[str, str]
 GiveUp = Callable[[str, str, int], Awaitable[None]]
@@ -35,6 +37,8 @@ class Written:
     read: dict[str, list[LoggedEvent]] = field(default_factory=dict)
     # Grants of this transaction with the seat of their runner.
     granted: list[tuple[Moved, Seat]] = field(default_factory=list)
+    # Sessions, with their workspaces, that have to hear of what their threads did.
+    roots: set[tuple[str, str]] = field(default_factory=set)
 
 
 class Writer:
@@ -50,10 +54,12 @@ class Writer:
         self._grants = grants
         self._lease_seconds = lease_seconds
         self.states = States()
+        # Told after a commit which sessions have to hear of their threads.
+        self.on_news: Callable[[str, str], None] = lambda workspace_id, root_id: None
         self._deliveries: set[asyncio.Task[None]] = set()
 
-    async def write(self, tx: Tx, moves: Sequence[tuple[Moved, Headers]], written: Written) -> None:
-        """Saves moves, and the grants of turns that they make ready to runners that wait here.
+    async def write(self, tx: Tx, moves: Sequence[tuple[Moved, Headers]], written: Written) -> list[Moved]:
+        """Saves moves, and the grants of turns that they make ready to runners that wait here; what was saved.
 
         Each move comes with the headers of the call that asked for it. `written` collects
         what `settle` or `undo` needs, also where this fails half way.
@@ -61,6 +67,7 @@ class Writer:
         placed = [moved for moved, _ in moves]
         self._match(placed, written)
         await self.save(tx, [(moved, headers) for moved, (_, headers) in zip(placed, moves, strict=True)], written)
+        return placed
 
     async def save(self, tx: Tx, moves: Sequence[tuple[Moved, Headers]], written: Written) -> None:
         """Saves moves as they are; `written.granted` is the caller's to fill."""
@@ -76,6 +83,8 @@ class Writer:
                 read_seq = moved.before.last_seq + 1
                 fresh = await scoped.mark_read(moved.state.id, moved.read, moved.moved_at, read_seq)
                 written.read.setdefault(moved.state.id, []).extend(fresh)
+            if moved.state.root_id or moved.state.threads is not None:
+                await _note_news(tx, moved, written)
             written.moves.append(moved)
         await failpoints.point("sessions.append.before_commit")
 
@@ -122,6 +131,8 @@ class Writer:
                 await self._announcer.signal(moved.signal)
         if any(moved.events for moved in written.moves):
             self._announcer.wake_relay()
+        for workspace_id, root_id in written.roots:
+            self.on_news(workspace_id, root_id)
         if any(m.state.turn_state is TurnState.READY and m.state.id not in granted for m in written.moves):
             self._room.turns_wait()
             await self._announcer.turn_ready()
@@ -170,6 +181,22 @@ def _count(moves: Sequence[tuple[Moved, Headers]]) -> None:
     begun: dict[str, int] = {}
     for moved, _ in moves:
         moved.state.version = begun.setdefault(moved.state.id, moved.before.version) + 1
+
+
+async def _note_news(tx: Tx, moved: Moved, written: Written) -> None:
+    """What a thread did is noted for its session; a session that has ended takes its threads along."""
+    state = moved.state
+    if state.root_id:
+        if events := [event for event in moved.events if event.type in NEWS_TYPES]:
+            await ThreadStore(tx.for_workspace(state.workspace_id)).add_news(state.root_id, state.id, events)
+            written.roots.add((state.workspace_id, state.root_id))
+    elif state.threads is not None and state.threads.live and phase_of(state) is Phase.ENDED:
+        written.roots.add((state.workspace_id, state.id))
+
+
+def has_news(moved: Moved) -> bool:
+    """Whether a move of a thread has to be heard by its session."""
+    return bool(moved.state.root_id) and any(event.type in NEWS_TYPES for event in moved.events)
 
 
 def unchanged(moved: Moved) -> bool:

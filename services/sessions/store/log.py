@@ -31,15 +31,20 @@ WITH saved AS ( -- platform-wide: each row brings the workspace that its session
         input_tokens = m.input_tokens, output_tokens = m.output_tokens,
         cache_read_input_tokens = m.cache_read_input_tokens,
         cache_creation_5m_input_tokens = m.cache_creation_5m_input_tokens,
-        cache_creation_1h_input_tokens = m.cache_creation_1h_input_tokens, active_seconds = m.active_seconds,
-        running_since = m.running_since, traceparent = m.traceparent, version = m.version
+        cache_creation_1h_input_tokens = m.cache_creation_1h_input_tokens, spend = m.spend,
+        active_seconds = m.active_seconds,
+        running_since = m.running_since, parked_at = m.parked_at, outcome = m.outcome,
+        outcome_evaluations = CASE WHEN m.outcome_changes IS NULL THEN s.outcome_evaluations
+            ELSE merge_outcomes(s.outcome_evaluations, m.outcome_changes) END,
+        traceparent = m.traceparent, version = m.version, threads = m.threads
     FROM json_to_recordset(%(sessions)s::json) AS m(
         workspace_id text, id text, revision integer, archived_at timestamptz, deleted_at timestamptz,
         updated_at timestamptz, status text, last_seq bigint, input_seq bigint, turn_epoch bigint, turn_state text,
         turn_attempt integer, turn_holder text, interrupt_seq bigint, unread text, pending text, stop_reason text,
         input_tokens bigint, output_tokens bigint, cache_read_input_tokens bigint,
-        cache_creation_5m_input_tokens bigint, cache_creation_1h_input_tokens bigint,
-        active_seconds double precision, running_since timestamptz, traceparent text, version bigint)
+        cache_creation_5m_input_tokens bigint, cache_creation_1h_input_tokens bigint, spend text,
+        active_seconds double precision, running_since timestamptz, parked_at timestamptz, outcome text,
+        outcome_changes jsonb, traceparent text, version bigint, threads text)
     -- The ids once more by themselves: the planner can't know how few rows the JSON holds.
     WHERE s.id = ANY(%(ids)s) AND s.id = m.id AND s.workspace_id = m.workspace_id AND s.version = m.version - 1
     RETURNING s.id
@@ -217,7 +222,7 @@ def _save_values(
     return {
         # Locked in this order, so that two of these never wait for each other in a circle.
         "ids": sorted(last),
-        "sessions": _dump([session_values(last[session_id]) for session_id in sorted(last)]),
+        "sessions": _dump([_session_values(last[session_id], moves) for session_id in sorted(last)]),
         "events": _dump([_event_values(moved, event) for moved in moves for event in moved.events]),
         "messages": _dump(list(messages)),
         "ended": [state.id for state in changed if state.turn_state is TurnState.NONE],
@@ -225,6 +230,14 @@ def _save_values(
         "lease_seconds": lease_seconds,
         "relaxed": relaxed,
     }
+
+
+def _session_values(state: SessionState, moves: Sequence[Moved]) -> dict[str, Any]:
+    values = session_values(state)
+    if state.outcome is not None and any(moved.outcome_changes for moved in moves):
+        mine = [change for moved in moves if moved.state.id == state.id for change in moved.outcome_changes]
+        values["outcome_changes"] = mine or None
+    return values
 
 
 def _turn(state: SessionState) -> tuple[TurnState, int]:

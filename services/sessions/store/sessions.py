@@ -60,6 +60,7 @@ class NewSessionRow:
     metadata: str
     loop_engine: str
     thread_id: str
+    budget: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +99,12 @@ class Sessions:
             """
             INSERT INTO sessions (
                 workspace_id, id, created_at, updated_at, agent_id, agent_version, agent_document, agent_model,
-                agent_name, environment_id, environment, title, metadata, loop_engine, thread_id
+                agent_name, environment_id, environment, title, metadata, loop_engine, thread_id,
+                budget
             ) VALUES (
                 %(workspace_id)s, %(id)s, %(created_at)s, %(created_at)s, %(agent_id)s, %(agent_version)s,
                 %(agent_document)s, %(agent_model)s, %(agent_name)s, %(environment_id)s, %(environment)s, %(title)s,
-                %(metadata)s, %(loop_engine)s, %(thread_id)s
+                %(metadata)s, %(loop_engine)s, %(thread_id)s, %(budget)s
             )
             """,
             {name: getattr(session, name) for name in NewSessionRow.__slots__},
@@ -176,13 +178,14 @@ class Sessions:
         metadata: str,
         agent_document: str | None,
         agent_model: str | None,
+        budget: str | None,
     ) -> None:
         """Saves what an update may change; the caller holds the row's lock."""
         await self._tx.execute(
             """
             UPDATE sessions
             SET title = %(title)s, metadata = %(metadata)s, agent_document = %(agent_document)s,
-                agent_model = %(agent_model)s
+                agent_model = %(agent_model)s, budget = %(budget)s
             WHERE workspace_id = %(workspace_id)s AND id = %(id)s
             """,
             {
@@ -191,13 +194,14 @@ class Sessions:
                 "metadata": metadata,
                 "agent_document": agent_document,
                 "agent_model": agent_model,
+                "budget": budget,
             },
         )
 
 
 def _conditions(narrowed: SessionFilter) -> LiteralString:
     """Only what is asked for becomes part of the statement, so that each mix gets a plan of its own."""
-    sql: LiteralString = "WHERE workspace_id = %(workspace_id)s AND deleted_at IS NULL"
+    sql: LiteralString = "WHERE workspace_id = %(workspace_id)s AND deleted_at IS NULL AND root_id IS NULL"
     if not narrowed.include_archived:
         sql += " AND archived_at IS NULL"
     if narrowed.agent_id:

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from kit.postgres import Tx
+from services.sessions.domain.outcome import Outcome, Stage
 from services.sessions.domain.session_state import (
     CallKind,
     PendingCall,
@@ -20,6 +21,7 @@ from services.sessions.domain.session_state import (
     TurnState,
     UnreadInput,
 )
+from services.sessions.domain.thread_state import dump, load
 
 _TOKEN_COLUMNS = (
     "input_tokens",
@@ -35,7 +37,9 @@ _STATE_COLUMNS = (
     *("archived_at", "deleted_at", "status", "last_seq", "input_seq", "turn_epoch", "turn_state", "turn_attempt"),
     *("turn_holder", "interrupt_seq", "unread", "pending", "stop_reason"),
     *_TOKEN_COLUMNS,
-    *("active_seconds", "running_since", "traceparent", "version"),
+    "spend",
+    *("active_seconds", "running_since", "parked_at", "outcome", "traceparent", "version", "root_id"),
+    "threads",
 )
 
 
@@ -53,7 +57,7 @@ class TurnStore:
                    revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
                    turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
                    cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
-                   active_seconds, running_since, traceparent, version
+                   spend, active_seconds, running_since, parked_at, outcome, traceparent, version, root_id, threads
             FROM sessions WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND deleted_at IS NULL
             FOR NO KEY UPDATE
             """,
@@ -69,7 +73,7 @@ class TurnStore:
                    revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
                    turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
                    cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
-                   active_seconds, running_since, traceparent, version
+                   spend, active_seconds, running_since, parked_at, outcome, traceparent, version, root_id, threads
             -- platform-wide: one commit serves many workspaces; the caller compares each one's own
             FROM sessions WHERE id = ANY(%(ids)s) AND deleted_at IS NULL
             ORDER BY id
@@ -171,10 +175,14 @@ def session_values(state: SessionState) -> dict[str, Any]:
         "cache_read_input_tokens": usage.cache_read_input_tokens,
         "cache_creation_5m_input_tokens": usage.cache_creation_5m_input_tokens,
         "cache_creation_1h_input_tokens": usage.cache_creation_1h_input_tokens,
+        "spend": state.spend,
         "active_seconds": state.active_seconds,
         "running_since": state.running_since,
+        "parked_at": state.parked_at,
+        "outcome": _dump(_outcome_values(state.outcome)) if state.outcome else "",
         "traceparent": state.traceparent,
         "version": state.version,
+        "threads": dump(state.threads),
     }
 
 
@@ -183,17 +191,28 @@ def _state(row: tuple[Any, ...]) -> SessionState:
     unread, pending = values["unread"], values["pending"]
     values["status"] = Status(values["status"])
     values["turn_state"] = TurnState(values["turn_state"])
+    values["root_id"] = values["root_id"] or ""
+    values["threads"] = load(values["threads"])
     values["unread"] = () if unread == "[]" else tuple(UnreadInput(*entry) for entry in orjson.loads(unread))
     values["pending"] = () if pending == "[]" else tuple(_call(*entry) for entry in orjson.loads(pending))
+    values["outcome"] = _outcome(*orjson.loads(values["outcome"])) if values["outcome"] else None
     values["usage"] = TokenUsage(*(values.pop(name) for name in _TOKEN_COLUMNS))
     return SessionState(**values)
+
+
+def _outcome(outcome_id: str, seq: int, number: int, iteration: int, stage: str) -> Outcome:
+    return Outcome(outcome_id, seq, number, iteration, Stage(stage))
+
+
+def _outcome_values(outcome: Outcome) -> list[Any]:
+    return [outcome.id, outcome.seq, outcome.number, outcome.iteration, outcome.stage]
 
 
 def _call(event_id: str, block_id: str, kind: str, answered: bool) -> PendingCall:
     return PendingCall(event_id, block_id, CallKind(kind), answered)
 
 
-def _dump(values: list[list[Any]]) -> str:
+def _dump(values: list[Any]) -> str:
     return orjson.dumps(values).decode() if values else "[]"
 
 

@@ -1,10 +1,10 @@
 """The settings document: its shape, its secrets and what the environment says first.
 
-A document is a JSON object `{schema_version, model, loop_engine}`. Secrets in it are
-taken out before it is stored (they are sealed beside it) and are shown as a mask.
-`${NAME}` in place of a secret is read from the process environment when it is used;
-only names that look like vendor keys are taken, so that a settings document can't be
-used to read the platform's own secrets.
+A document is a JSON object `{schema_version, model, loop_engine, storage, memory, sandbox}`.
+A section that is left out has its defaults. Secrets in it are taken out before it is stored
+(they are sealed beside it) and are shown as a mask. `${NAME}` in place of a secret is read from
+the process environment when it is used; only names that look like vendor keys are taken, so
+that a settings document can't be used to read the platform's own secrets.
 """
 
 from __future__ import annotations
@@ -13,16 +13,22 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
-from services.vault.domain.errors import InvalidSettings
+from services.vault.domain import adapters
+from services.vault.domain.adapters import DEFAULT_MAX_STEPS, LONGEST_WAIT_SECONDS, default_of
+from services.vault.domain.faults import Faults
 
 MASK = "********"
-VENDORS = ("demo", "anthropic", "openai")
+SCHEMA_VERSION = 1
+VENDORS = tuple(adapter.id for adapter in adapters.ADAPTERS["model"])
 VENDOR_KEYS = {"ANTHROPIC_API_KEY": "anthropic", "OPENAI_API_KEY": "openai"}
-ENGINES = ("builtin",)
+VENDOR_HOSTS = {"anthropic": "api.anthropic.com", "openai": "api.openai.com"}
 DEFAULT_MODELS = {"demo": "demo", "anthropic": "claude-sonnet-5-5", "openai": "gpt-5.1"}
 MAX_TEXT_CHARACTERS = 2048
-DEFAULT_MAX_STEPS, LONGEST_MAX_STEPS = 25, 1000
+NO_ADDRESS = "must be a whole address, such as https://models.example.com/v1"
+SECTIONS = {"schema_version", "model", "loop_engine", "storage", "memory", "sandbox"}
+_BOUND = "requires_action_timeout_seconds"
 _REFERENCE = re.compile(r"^\$\{([A-Z][A-Z0-9_]{0,127})\}$")
 _REFERABLE = re.compile(r"^(?!MANAGED_AGENTS_)[A-Z0-9_]*(API_KEY|TOKEN)$|^MANAGED_AGENTS_MODEL_API_KEY$")
 
@@ -39,24 +45,41 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A whole document, in the clear."""
+    """A whole document, in the clear. Areas with one choice and no options have no field."""
 
     model: ModelSettings = ModelSettings()
     engine: str = "builtin"
     default_max_steps: int = DEFAULT_MAX_STEPS
+    # How long a session waits for answers to its calls; None: for ever.
+    requires_action_timeout_seconds: int | None = None
+    # None where the document does not say; it then reads as `interactive`.
+    approval_mode: str | None = None
 
     def document(self) -> dict[str, Any]:
         """The public JSON object, with secrets masked."""
-        return {
-            "schema_version": 1,
-            "model": {
-                "vendor": self.model.vendor,
-                "base_url": self.model.base_url or None,
-                "api_key": MASK if self.model.api_key else None,
-                "default_model": self.model.default_model,
-            },
-            "loop_engine": {"provider": self.engine, "options": {"default_max_steps": self.default_max_steps}},
+        model = {
+            "vendor": self.model.vendor,
+            "base_url": _shown_url(self.model.base_url) or None,
+            "api_key": MASK if self.model.api_key else None,
+            "default_model": self.model.default_model,
+            "options": {},
         }
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "model": model,
+            "loop_engine": {"provider": self.engine, "options": self._options()},
+            "storage": {
+                "metadata": {"provider": default_of("storage.metadata"), "options": {}},
+                "artifacts": {"provider": default_of("storage.artifacts"), "options": {}},
+            },
+            "memory": {"enabled": False, "provider": default_of("memory"), "options": {}},
+            "sandbox": {"provider": default_of("sandbox"), "options": {}},
+        }
+
+    def _options(self) -> dict[str, Any]:
+        optional = {_BOUND: self.requires_action_timeout_seconds, "approval_mode": self.approval_mode}
+        given = {name: value for name, value in optional.items() if value is not None}
+        return {"default_max_steps": self.default_max_steps, **given}
 
     def secret_states(self) -> dict[str, Any]:
         """For each secret path whether it is set."""
@@ -68,7 +91,7 @@ def from_environment(environ: Mapping[str, str]) -> Settings:
 
     `MANAGED_AGENTS_MODEL_*` wins; without a vendor the first vendor key that is set
     decides; without any key the built-in demo model speaks. ValueError for a vendor
-    that does not exist.
+    that does not exist, and for a bound on waiting that is none.
     """
     vendor = environ.get("MANAGED_AGENTS_MODEL_VENDOR") or next(
         (vendor for name, vendor in VENDOR_KEYS.items() if environ.get(name)), "demo"
@@ -83,21 +106,88 @@ def from_environment(environ: Mapping[str, str]) -> Settings:
         api_key=api_key if vendor != "demo" else "",
         default_model=environ.get("MANAGED_AGENTS_MODEL") or DEFAULT_MODELS[vendor],
     )
-    return Settings(model=model)
+    return Settings(model=model, requires_action_timeout_seconds=_bound_of_environment(environ))
 
 
-def parse(document: Any, *, stored_api_key: str) -> Settings:
-    """Reads a document that a caller wants to save; a mask keeps `stored_api_key`.
+def parse(document: Any, *, stored_api_key: str, stored_vendor: str = "") -> Settings:
+    """Reads a document; a mask keeps `stored_api_key`, which belongs to `stored_vendor`.
 
-    InvalidSettings names the path of the first fault.
+    InvalidSettings names every fault by its path.
     """
-    _only(document, "", {"schema_version", "model", "loop_engine"})
-    if document.get("schema_version") != 1:
-        raise _invalid("schema_version", "must be 1")
+    faults = Faults()
+    sections = faults.object_at(document, "", SECTIONS)
+    if not isinstance(document, dict):
+        # There is nothing more to say of it.
+        faults.refuse()
+    version = sections.get("schema_version")
+    if version != SCHEMA_VERSION or isinstance(version, bool):
+        faults.add("schema_version", f"must be {SCHEMA_VERSION}")
+    model = read_model(sections.get("model"), faults, ModelSettings(stored_vendor, api_key=stored_api_key))
+    engine, options = read_engine(sections.get("loop_engine", {"provider": default_of("loop_engine")}), faults)
+    _read_others(sections, faults)
+    faults.raise_if_any()
     return Settings(
-        model=_parse_model(document.get("model"), stored_api_key),
-        **_parse_engine(document.get("loop_engine", {"provider": "builtin"})),
+        model=model,
+        engine=engine,
+        default_max_steps=options.get("default_max_steps", DEFAULT_MAX_STEPS),
+        requires_action_timeout_seconds=options.get(_BOUND),
+        approval_mode=options.get("approval_mode"),
     )
+
+
+def read_model(value: Any, faults: Faults, stored: ModelSettings) -> ModelSettings:
+    """The area `model`."""
+    known = {"vendor", "base_url", "api_key", "default_model", "options"}
+    section = faults.object_at(value, "model", known)
+    if not isinstance(value, dict):
+        return ModelSettings()
+    count = len(faults.found)
+    adapter = adapters.choose("model", "vendor", section, faults)
+    knows_vendor = len(faults.found) == count
+    base_url = _text(section, "base_url", faults)
+    if problem := _problem_of_url(base_url):
+        faults.add("model.base_url", problem)
+    api_key = _text(section, "api_key", faults)
+    if (reference := _REFERENCE.match(api_key)) and not _REFERABLE.match(reference.group(1)):
+        faults.add("model.api_key", "may only refer to a variable whose name ends with API_KEY or TOKEN")
+    if api_key == MASK:
+        api_key = stored.api_key
+        if knows_vendor and api_key and _is_anothers(stored.vendor, adapter.id):
+            faults.add("model.api_key", f"is the stored key of {stored.vendor}; send the one of {adapter.id}")
+    adapters.read_options("model", adapter, section.get("options"), faults)
+    default_model = _text(section, "default_model", faults) or DEFAULT_MODELS[adapter.id]
+    return ModelSettings(adapter.id, base_url, api_key, default_model)
+
+
+def read_engine(value: Any, faults: Faults) -> tuple[str, dict[str, Any]]:
+    """The area `loop_engine`: which one, and its options."""
+    return _read_adapter("loop_engine", value, faults)
+
+
+def read_memory(value: Any, faults: Faults) -> None:
+    """The area `memory`."""
+    if isinstance(value, dict) and (enabled := value.get("enabled", False)) is not False:
+        problem = f"must be false: {adapters.NO_MEMORY}" if enabled is True else "must be true or false"
+        faults.add("memory.enabled", problem)
+    _read_adapter("memory", value, faults, extra={"enabled"})
+
+
+def read_plain(area: str, value: Any, faults: Faults) -> None:
+    """An area that is `{provider, options}` and nothing else."""
+    _read_adapter(area, value, faults)
+
+
+def check_credentials(model: ModelSettings, environ: Mapping[str, str], faults: Faults) -> None:
+    """A vendor's own address needs a key, and a reference must lead to one. What is saved already may lack it."""
+    if model.vendor == "demo":
+        return
+    if reference := _REFERENCE.match(model.api_key):
+        if not environ.get(reference.group(1)):
+            faults.add("model.api_key", f"refers to {reference.group(1)}, which is not set where the vault runs")
+        return
+    is_vendors_own = not model.base_url or urlsplit(model.base_url).hostname == VENDOR_HOSTS[model.vendor]
+    if is_vendors_own and not model.api_key.strip():
+        faults.add("model.api_key", f"is required for {model.vendor}")
 
 
 def resolve_reference(secret: str, environ: Mapping[str, str]) -> str:
@@ -106,53 +196,85 @@ def resolve_reference(secret: str, environ: Mapping[str, str]) -> str:
     return environ.get(match.group(1), "") if match else secret
 
 
-def _parse_model(value: Any, stored_api_key: str) -> ModelSettings:
-    _only(value, "model", {"vendor", "base_url", "api_key", "default_model"})
-    vendor = value.get("vendor")
-    if vendor not in VENDORS:
-        raise _invalid("model.vendor", f"must be one of {', '.join(VENDORS)}")
-    base_url = _text(value, "model", "base_url")
-    if base_url and not base_url.startswith(("http://", "https://")):
-        raise _invalid("model.base_url", "must start with http:// or https://")
-    api_key = _text(value, "model", "api_key")
-    if (reference := _REFERENCE.match(api_key)) and not _REFERABLE.match(reference.group(1)):
-        raise _invalid("model.api_key", "may only refer to a variable whose name ends with API_KEY or TOKEN")
-    return ModelSettings(
-        vendor=vendor,
-        base_url=base_url,
-        api_key=stored_api_key if api_key == MASK else api_key,
-        default_model=_text(value, "model", "default_model") or DEFAULT_MODELS[vendor],
-    )
+def _read_others(sections: Mapping[str, Any], faults: Faults) -> None:
+    if "storage" in sections:
+        storage = faults.object_at(sections["storage"], "storage", {"metadata", "artifacts"})
+        for name, value in storage.items():
+            read_plain(f"storage.{name}", value, faults)
+    if "memory" in sections:
+        read_memory(sections["memory"], faults)
+    if "sandbox" in sections:
+        read_plain("sandbox", sections["sandbox"], faults)
 
 
-def _parse_engine(value: Any) -> dict[str, Any]:
-    _only(value, "loop_engine", {"provider", "options"})
-    if value.get("provider") not in ENGINES:
-        raise _invalid("loop_engine.provider", f"must be one of {', '.join(ENGINES)}")
-    options = value.get("options", {})
-    _only(options, "loop_engine.options", {"default_max_steps"})
-    steps = options.get("default_max_steps", DEFAULT_MAX_STEPS)
-    if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= LONGEST_MAX_STEPS:
-        raise _invalid("loop_engine.options.default_max_steps", f"must be a whole number from 1 to {LONGEST_MAX_STEPS}")
-    return {"engine": value["provider"], "default_max_steps": steps}
+def _read_adapter(
+    area: str, value: Any, faults: Faults, extra: frozenset[str] | set[str] = frozenset()
+) -> tuple[str, dict[str, Any]]:
+    section = faults.object_at(value, area, {"provider", "options", *extra})
+    if not isinstance(value, dict):
+        return default_of(area), {}
+    count = len(faults.found)
+    adapter = adapters.choose(area, "provider", section, faults)
+    if len(faults.found) > count:
+        # The options of what can't be chosen are nobody's.
+        return adapter.id, {}
+    return adapter.id, adapters.read_options(area, adapter, section.get("options"), faults)
 
 
-def _text(value: dict[str, Any], path: str, name: str) -> str:
-    text = value.get(name)
+def _is_anothers(stored: str, vendor: str) -> bool:
+    return vendor != "demo" and stored not in ("", "demo", vendor)
+
+
+def _problem_of_url(url: str) -> str:
+    if not url:
+        return ""
+    if not url.startswith(("http://", "https://")):
+        return "must start with http:// or https://"
+    try:
+        parts = urlsplit(url)
+        is_whole = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return NO_ADDRESS
+    if not is_whole or any(character.isspace() for character in url):
+        return NO_ADDRESS
+    if parts.username is not None or parts.password is not None:
+        return "must not hold a name or a password; put the secret into model.api_key"
+    if "?" in url or "#" in url:
+        return "must end with its path: requests add theirs to it"
+    return ""
+
+
+def _shown_url(url: str) -> str:
+    """The address without a password, which only the environment can put there."""
+    scheme, separator, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    return url if "@" not in authority else f"{scheme}{separator}{MASK}@{authority.rpartition('@')[2]}{slash}{path}"
+
+
+def _bound_of_environment(environ: Mapping[str, str]) -> int | None:
+    text = environ.get("MANAGED_AGENTS_REQUIRES_ACTION_TIMEOUT_SECONDS", "")
+    if not text:
+        return None
+    seconds = int(text) if text.isascii() and text.isdigit() else 0
+    if adapters.problem_of(adapters.BUILTIN_OPTIONS[_BOUND], seconds):
+        raise ValueError(
+            f"MANAGED_AGENTS_REQUIRES_ACTION_TIMEOUT_SECONDS is {text!r}; accepted: a whole number of seconds from 1 to"
+            f" {LONGEST_WAIT_SECONDS}"
+        )
+    return seconds
+
+
+def _text(section: Mapping[str, Any], name: str, faults: Faults) -> str:
+    text = section.get(name)
     if text is None:
         return ""
-    if not isinstance(text, str) or len(text) > MAX_TEXT_CHARACTERS or "\x00" in text:
-        raise _invalid(f"{path}.{name}", f"must be a string of at most {MAX_TEXT_CHARACTERS} characters, or null")
+    if not isinstance(text, str) or len(text) > MAX_TEXT_CHARACTERS or not _is_plain(text):
+        problem = f"must be a string of at most {MAX_TEXT_CHARACTERS} characters without control characters, or null"
+        faults.add(f"model.{name}", problem)
+        return ""
     return text
 
 
-def _only(value: Any, path: str, known: set[str]) -> None:
-    if not isinstance(value, dict):
-        raise _invalid(path or "the document", "must be an object")
-    if unknown := sorted(set(value) - known):
-        where = f"{path}.{unknown[0]}" if path else unknown[0]
-        raise _invalid(where, f"is not known; accepted here: {', '.join(sorted(known))}")
-
-
-def _invalid(path: str, problem: str) -> InvalidSettings:
-    return InvalidSettings(f"{path} {problem}.", path=path)
+def _is_plain(text: str) -> bool:
+    """Whether it can stand in a header and in the database."""
+    return not any(ord(each) < 32 or ord(each) == 127 or 0xD800 <= ord(each) < 0xE000 for each in text)

@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
+from kit.errors import DomainError
 from kit.postgres import Database, Tx
 from kit.rpc.server import current_context
+from kit.telemetry import log, register_secret
 from managed_agents.vault.v1 import vault_pb2, vault_pb2_grpc
+from services.vault.domain import adapters, candidates
 from services.vault.domain import settings as rules
-from services.vault.domain.errors import RunnersOnly, SettingsRevisionConflict
+from services.vault.domain.candidates import RESTART_REQUIRED
+from services.vault.domain.errors import InvalidSettings, RunnersOnly, SettingsRevisionConflict
 from services.vault.domain.sealing import Sealer
 from services.vault.domain.settings import Settings
-from services.vault.store.settings import SettingsStore
+from services.vault.store.settings import SettingsRow, SettingsStore
 
 RUNNER_PREFIX = "runner_"
 _REVISION_BYTES = 7
+_ADAPTERS = orjson.dumps(adapters.descriptors())
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """The document in effect, and the saved one where that can't be used."""
+
+    revision: int
+    effective_revision: int
+    settings: Settings
+    damaged: Any = None
+    fault: DomainError | None = None
 
 
 class SettingsHandler(vault_pb2_grpc.SettingsServiceServicer):
@@ -27,51 +46,95 @@ class SettingsHandler(vault_pb2_grpc.SettingsServiceServicer):
         self._database = database
         self._sealer = sealer
         self._environ = environ
+        self._told_damaged: dict[str, int] = {}
 
     async def GetSettings(self, request, context) -> vault_pb2.GetSettingsResponse:
         """Reads the document with its secrets masked."""
-        async with self._database.read(current_context().workspace_id) as tx:
-            revision, settings = await self._load(tx)
-        return vault_pb2.GetSettingsResponse(
-            revision=revision,
-            document_json=orjson.dumps(settings.document()),
-            secret_states_json=orjson.dumps(settings.secret_states()),
-        )
+        return _answer(await self._read())
 
     async def SaveSettings(self, request, context) -> vault_pb2.SaveSettingsResponse:
         """Replaces the document at the revision that the caller read."""
         async with self._database.transaction(current_context().workspace_id) as tx:
-            _, stored = await self._load(tx)
-            settings = rules.parse(_parse_json(request.document_json), stored_api_key=stored.model.api_key)
+            loaded = await self._load(tx)
+            settings = self._judge(request.document_json, loaded)
             await self._save(tx, request.revision, settings)
-        return vault_pb2.SaveSettingsResponse(
-            revision=request.revision + 1, document_json=orjson.dumps(settings.document())
+        register_secret(settings.model.api_key)
+        revision = request.revision + 1
+        log.info(
+            "runtime_settings_saved",
+            old_revision=request.revision,
+            new_revision=revision,
+            changed_paths=candidates.changed_paths(loaded.settings, settings),
+            restart_required=RESTART_REQUIRED,
         )
+        return vault_pb2.SaveSettingsResponse(
+            revision=revision,
+            document_json=orjson.dumps(settings.document()),
+            settings=_answer(_Loaded(revision, revision, settings)),
+        )
+
+    async def ValidateSettings(self, request, context) -> vault_pb2.ValidateSettingsResponse:
+        """Judges a document as a save would."""
+        loaded = await self._read()
+        settings = self._judge(request.document_json, loaded)
+        return vault_pb2.ValidateSettingsResponse(
+            document_json=orjson.dumps(settings.document()),
+            changed_paths=candidates.changed_paths(loaded.settings, settings),
+            restart_required=RESTART_REQUIRED,
+        )
+
+    async def TestSettings(self, request, context) -> vault_pb2.TestSettingsResponse:
+        """Judges one area. That the stored document could be read is itself the test of the database."""
+        stored = (await self._read()).settings.model
+        verdict = candidates.judge_area(request.area, _parse_json(request.config_json), stored, self._environ)
+        return vault_pb2.TestSettingsResponse(adapter=verdict.adapter, status=verdict.status, message=verdict.message)
 
     async def GetModelAccess(self, request, context) -> vault_pb2.GetModelAccessResponse:
         """Opens the key of the model vendor, for runners only."""
-        caller = current_context()
-        if not caller.principal_id.startswith(RUNNER_PREFIX):
+        if not current_context().principal_id.startswith(RUNNER_PREFIX):
             raise RunnersOnly("Only a runner may open model access.")
-        async with self._database.read(caller.workspace_id) as tx:
-            _, settings = await self._load(tx)
+        settings = (await self._read()).settings
+        model = settings.model
         response = vault_pb2.GetModelAccessResponse(
-            vendor=settings.model.vendor,
-            base_url=settings.model.base_url,
-            api_key=rules.resolve_reference(settings.model.api_key, self._environ),
-            default_model=settings.model.default_model,
+            vendor=model.vendor,
+            base_url=model.base_url,
+            api_key="" if model.vendor == "demo" else rules.resolve_reference(model.api_key, self._environ),
+            default_model=model.default_model,
             options_json=orjson.dumps({"default_max_steps": settings.default_max_steps}),
         )
         digest = hashlib.sha256(response.SerializeToString(deterministic=True)).digest()
         response.revision = int.from_bytes(digest[:_REVISION_BYTES], "big")
         return response
 
-    async def _load(self, tx: Tx) -> tuple[int, Settings]:
-        row = await SettingsStore(tx).load()
+    def _judge(self, document_json: bytes, loaded: _Loaded) -> Settings:
+        return candidates.judge(_parse_json(document_json), loaded.settings.model, self._environ)
+
+    async def _read(self) -> _Loaded:
+        async with self._database.read(current_context().workspace_id) as tx:
+            return await self._load(tx)
+
+    async def _load(self, tx: Tx) -> _Loaded:
+        store = SettingsStore(tx)
+        row = await store.load()
         if row is None:
-            return 0, rules.from_environment(self._environ)
+            return _Loaded(0, 0, rules.from_environment(self._environ))
+        try:
+            return _Loaded(row.revision, row.revision, self._open(tx, row))
+        except DomainError as fault:
+            former = await store.load_effective()
+            if former is None:
+                raise
+            self._tell_damaged(tx.workspace_id, row.revision, fault)
+            return _Loaded(row.revision, former.revision, self._open(tx, former), row.document, fault)
+
+    def _open(self, tx: Tx, row: SettingsRow) -> Settings:
         secrets = orjson.loads(self._sealer.open(row.secrets, associated=_identity(tx)))
-        return row.revision, rules.parse(row.document, stored_api_key=secrets["api_key"])
+        return rules.parse(row.document, stored_api_key=secrets["api_key"])
+
+    def _tell_damaged(self, workspace_id: str, revision: int, fault: DomainError) -> None:
+        if self._told_damaged.get(workspace_id) != revision:
+            self._told_damaged[workspace_id] = revision
+            log.error("the saved settings can't be used, the former ones stay in effect", reason=fault.reason)
 
     async def _save(self, tx: Tx, revision: int, settings: Settings) -> None:
         sealed = self._sealer.seal(orjson.dumps({"api_key": settings.model.api_key}), associated=_identity(tx))
@@ -82,14 +145,39 @@ class SettingsHandler(vault_pb2_grpc.SettingsServiceServicer):
             raise SettingsRevisionConflict(
                 f"The settings are no longer at revision {revision}. Read them again and repeat the change."
             )
+        await store.put_in_effect(revision + 1, document, sealed)
+
+
+def _answer(loaded: _Loaded) -> vault_pb2.GetSettingsResponse:
+    shown = orjson.dumps(loaded.settings.document())
+    return vault_pb2.GetSettingsResponse(
+        revision=loaded.revision,
+        document_json=shown,
+        secret_states_json=orjson.dumps(loaded.settings.secret_states()),
+        effective_revision=loaded.effective_revision,
+        # Whatever was written there from outside: numbers too, that orjson does not know.
+        saved_document_json=shown if loaded.fault is None else json.dumps(candidates.masked(loaded.damaged)).encode(),
+        restart_required=RESTART_REQUIRED,
+        activation_status="active" if loaded.fault is None else "failed",
+        activation_errors_json=orjson.dumps(_errors(loaded.fault)),
+        adapters_json=_ADAPTERS,
+    )
+
+
+def _errors(fault: DomainError | None) -> list[dict[str, str]]:
+    if fault is None:
+        return []
+    if details := fault.metadata.get("details"):
+        return orjson.loads(details)["errors"]
+    return [{"path": "", "message": str(fault.message)}]
 
 
 def _identity(tx: Tx) -> str:
     return f"settings:{tx.workspace_id}"
 
 
-def _parse_json(document: bytes) -> object:
+def _parse_json(document: bytes) -> Any:
     try:
         return orjson.loads(document)
     except orjson.JSONDecodeError as error:
-        raise rules.InvalidSettings(f"The document is not JSON: {error}.") from error
+        raise InvalidSettings(f"The document is not JSON: {error}.") from error

@@ -1,4 +1,4 @@
-"""Rows of `settings` and `master_key_checks`."""
+"""Rows of `settings`, `effective_settings` and `master_key_checks`."""
 
 from __future__ import annotations
 
@@ -29,6 +29,26 @@ class SettingsStore:
         """The saved document, if there is one."""
         return await self._tx.maybe_one(
             "SELECT revision, document, secrets FROM settings WHERE workspace_id = %(workspace_id)s", row=SettingsRow
+        )
+
+    async def load_effective(self) -> SettingsRow | None:
+        """The last document that was saved as a sound one, if there is one."""
+        return await self._tx.maybe_one(
+            "SELECT revision, document, secrets FROM effective_settings WHERE workspace_id = %(workspace_id)s",
+            row=SettingsRow,
+        )
+
+    async def put_in_effect(self, revision: int, document: dict[str, Any], secrets: bytes) -> None:
+        """Keep what was just saved as the document in effect."""
+        await self._tx.execute(
+            """
+            INSERT INTO effective_settings (workspace_id, revision, document, secrets)
+            VALUES (%(workspace_id)s, %(revision)s, %(document)s, %(secrets)s)
+            ON CONFLICT (workspace_id) DO UPDATE
+               SET revision = EXCLUDED.revision, document = EXCLUDED.document, secrets = EXCLUDED.secrets,
+                   updated_at = now()
+            """,
+            {"revision": revision, "document": Jsonb(document), "secrets": secrets},
         )
 
     async def insert(self, document: dict[str, Any], secrets: bytes) -> bool:

@@ -66,6 +66,7 @@ class Runner:
                 append=calls.append,
                 release=calls.release,
                 load=calls.load,
+                read_log=calls.read_log,
                 publish=self._publish,
                 access=self.access,
                 sandboxes=self.sandboxes,
@@ -73,6 +74,7 @@ class Runner:
                     name: ToolDefinition(name, spec.description, spec.input_schema) for name, spec in TOOL_SPECS.items()
                 },
                 retry_policy=RetryPolicy(settings.model_attempts, settings.model_retry_seconds),
+                window_tokens=settings.context_window_tokens,
             ),
             self._cache,
             runner_id=self.runner_id,
@@ -101,6 +103,8 @@ class Runner:
     async def _connect(self) -> None:
         self._nats = await connect(self._settings.nats_server(), self.runner_id)
         await self._nats.subscribe_eventually(f"runners.{self.runner_id}.signals", self._hear)
+        await self._nats.subscribe_eventually("settings.saved.*", self._hear_of_settings)
+        self._nats.on_reconnect(self.access.forget)
 
     async def _disconnect(self) -> None:
         if self._nats is not None:
@@ -125,6 +129,9 @@ class Runner:
             self.claims.hear(TurnSignal.FromString(message.data))
         except DecodeError:
             log.warning("a signal that is none", subject=message.subject)
+
+    async def _hear_of_settings(self, message: Msg) -> None:
+        self.access.forget(message.subject.rpartition(".")[2])
 
     async def _publish(self, subject: str, payload: bytes) -> bool:
         return self._nats is not None and await self._nats.publish(subject, payload)

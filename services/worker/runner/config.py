@@ -19,6 +19,8 @@ class RunnerSettings(BaseServiceSettings):
     # Attempts and first pause for a model vendor that is busy or out of reach.
     model_attempts: int = Field(6, ge=1, le=50)
     model_retry_seconds: float = Field(1.0, gt=0, le=60)
+    # What the models take, in tokens, where the table of known models is wrong; 0 leaves it to the table.
+    context_window_tokens: int = Field(0, ge=0, le=100_000_000)
     # `auto`, `bubblewrap`, `landlock` or `process`.
     sandbox_kind: str = "auto"
 

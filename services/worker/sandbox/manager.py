@@ -32,6 +32,8 @@ _SWEEP_SECONDS = 15.0
 @dataclass(slots=True)
 class _Warm:
     sandbox: Sandbox
+    # The session whose files it works in.
+    session_id: str
     busy: int = 0
     used_at: float = 0.0
 
@@ -72,25 +74,25 @@ class SandboxManager:
         """What isolates local sessions on this host."""
         return self._providers["local"].describe()
 
-    def session(self, session_id: str, environment: Mapping[str, Any]) -> "SessionSandbox":
+    def session(self, session_id: str, environment: Mapping[str, Any], thread_id: str = "") -> "SessionSandbox":
         """Return the session's sandbox; nothing is started before a tool needs it.
 
+        With `thread_id` it is that thread's: a shell of its own in the session's files.
         Raises SandboxProviderNotRegistered for an environment of another build.
         """
         name = environment.get("sandbox_provider") or environment.get("hosting_type") or "local"
         provider = self._providers.get(name)
         if provider is None:
             raise SandboxProviderNotRegistered(str(name))
-        return SessionSandbox(self, session_id, lambda: provider.open(session_id, environment))
+        return SessionSandbox(self, thread_id or session_id, session_id, lambda: provider.open(session_id, environment))
 
     async def close(self, session_id: str) -> None:
-        """Close the session's sandbox, if it is open here; its files stay."""
-        warm = self._warm.pop(session_id, None)
-        if warm is not None:
-            await warm.sandbox.close()
+        """Close the session's sandbox and those of its threads, as far as they are open here; the files stay."""
+        for key in [key for key, warm in self._warm.items() if session_id in (key, warm.session_id)]:
+            await self._close(key)
 
     async def remove(self, session_id: str) -> None:
-        """Close the session's sandbox and delete its files."""
+        """Close the session's sandbox, also those of its threads, and delete its files."""
         await self.close(session_id)
         for provider in self._providers.values():
             await provider.remove(session_id)
@@ -101,17 +103,17 @@ class SandboxManager:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
             self._sweeper = None
-        await asyncio.gather(*(self.close(session_id) for session_id in list(self._warm)))
+        await asyncio.gather(*(self._close(key) for key in list(self._warm)))
         await asyncio.gather(*self._closing, return_exceptions=True)
         for provider in self._providers.values():
             await provider.aclose()
 
-    def _acquire(self, session_id: str, open_sandbox: Callable[[], Sandbox]) -> _Warm:
-        warm = self._warm.get(session_id)
+    def _acquire(self, key: str, session_id: str, open_sandbox: Callable[[], Sandbox]) -> _Warm:
+        warm = self._warm.get(key)
         if warm is None:
-            warm = self._warm[session_id] = _Warm(open_sandbox())
+            warm = self._warm[key] = _Warm(open_sandbox(), session_id)
             self._evict()
-        self._warm.move_to_end(session_id)
+        self._warm.move_to_end(key)
         warm.busy += 1
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep(), name="sandbox sweeper")
@@ -148,19 +150,25 @@ class SandboxManager:
         if not task.cancelled() and task.exception() is not None:
             log.error("closing a sandbox failed", exc_info=task.exception())
 
+    async def _close(self, key: str) -> None:
+        warm = self._warm.pop(key, None)
+        if warm is not None:
+            await warm.sandbox.close()
+
 
 class SessionSandbox:
-    """A session's handle: opens the sandbox when needed, and again after it was reaped."""
+    """A session's or thread's handle: opens the sandbox when needed, and again after it was reaped."""
 
-    def __init__(self, manager: SandboxManager, session_id: str, open_sandbox: Callable[[], Sandbox]) -> None:
+    def __init__(self, manager: SandboxManager, key: str, session_id: str, open_sandbox: Callable[[], Sandbox]) -> None:
         self._manager = manager
+        self._key = key
         self._session_id = session_id
         self._open = open_sandbox
 
     async def run_tool(self, name: str, value: object) -> ToolOutcome:
         """Run a tool; failures of any kind come back as an outcome."""
         try:
-            warm = self._manager._acquire(self._session_id, self._open)
+            warm = self._manager._acquire(self._key, self._session_id, self._open)
         except OSError as error:
             log.exception("the sandbox of %s cannot be opened", self._session_id)
             return ToolOutcome(f"The session's sandbox cannot be opened: {error.strerror}.", is_error=True)
@@ -171,7 +179,7 @@ class SessionSandbox:
 
     def limit_output(self, text: str, *, is_error: bool = False) -> ToolOutcome:
         """Apply the overflow contract to output that was made elsewhere."""
-        warm = self._manager._acquire(self._session_id, self._open)
+        warm = self._manager._acquire(self._key, self._session_id, self._open)
         try:
             return warm.sandbox.limit_output(text, is_error=is_error)
         finally:
@@ -179,9 +187,9 @@ class SessionSandbox:
 
     def interrupt(self) -> bool:
         """End everything that runs in the session's shell."""
-        warm = self._manager._warm.get(self._session_id)
+        warm = self._manager._warm.get(self._key)
         return warm.sandbox.interrupt() if warm else False
 
     async def close(self) -> None:
         """End the session's shell and release it; files stay."""
-        await self._manager.close(self._session_id)
+        await self._manager._close(self._key)

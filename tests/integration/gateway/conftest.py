@@ -1,4 +1,4 @@
-"""A real gateway over a real sessions service; runner and vault are small stand-ins behind gRPC."""
+"""A real gateway over a real sessions service and a real vault; the runner is a small stand-in behind gRPC."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import pytest
 
 from kit.nats import connect as connect_nats
 from kit.rpc.server import Server
-from managed_agents.vault.v1 import vault_pb2
-from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceServicer, add_SettingsServiceServicer_to_server
 from managed_agents.worker.v1 import runner_pb2
 from managed_agents.worker.v1.runner_pb2_grpc import RunnerServiceServicer, add_RunnerServiceServicer_to_server
 from services.gateway.app import HttpServer, all_operations, create_app
@@ -24,6 +22,15 @@ from services.gateway.streams import Hub
 from services.sessions.app import MIGRATIONS
 from services.sessions.app import build as build_sessions
 from services.sessions.config import Settings as SessionsSettings
+from services.vault import app as vault_app
+from services.vault.config import VaultSettings
+
+MODEL_KEY = "canary-of-the-gateways-tests"
+MODEL_ENVIRONMENT = {
+    "MANAGED_AGENTS_MODEL_VENDOR": "openai",
+    "MANAGED_AGENTS_MODEL_API_KEY": MODEL_KEY,
+    "MANAGED_AGENTS_MODEL": "m",
+}
 
 
 class StandInRunner(RunnerServiceServicer):
@@ -40,14 +47,6 @@ class StandInRunner(RunnerServiceServicer):
         return runner_pb2.DescribeRunnerResponse(
             runner_id="runner_1", capacity=4, sandbox_kind="process", tools=["bash"], sandbox_providers=["local"]
         )
-
-
-class StandInVault(SettingsServiceServicer):
-    """Holds one settings document."""
-
-    async def GetSettings(self, request: Any, context: Any) -> vault_pb2.GetSettingsResponse:
-        document = b'{"model":{"vendor":"openai","api_key":"********","default_model":"m"}}'
-        return vault_pb2.GetSettingsResponse(document_json=document)
 
 
 @dataclass
@@ -70,8 +69,11 @@ async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
         sessions = await build_sessions(
             SessionsSettings(listen=addresses["sessions"], database_url=dsn, nats_url=nats_url)
         )
-        vault = Server(addresses["vault"], service="vault")
-        vault.add(add_SettingsServiceServicer_to_server, StandInVault())
+        vault_dsn = await make_database(vault_app.SCHEMA, vault_app.MIGRATIONS)
+        vault = vault_app.compose(
+            VaultSettings(listen=addresses["vault"], database_url=vault_dsn, secret_key="a secret of enough length"),
+            MODEL_ENVIRONMENT,
+        )
         runner = Server(addresses["runner"], service="runner")
         runner.add(add_RunnerServiceServicer_to_server, StandInRunner())
         named = {f"{name}_address": value for name, value in addresses.items()}

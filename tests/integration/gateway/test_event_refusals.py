@@ -58,3 +58,18 @@ async def test_a_cursor_beyond_the_end_of_the_log_is_refused(
     for junk in ("-1", "x", "1.0", "9" * 19, "²"):
         refused = await http.get(url, headers={"last-event-id": junk.encode()})
         assert refused.status_code == 400, junk
+
+
+async def test_wrong_preview_types_are_refused_before_the_stream_opens(
+    http: httpx2.AsyncClient, session_id: str
+) -> None:
+    url = f"/v1/sessions/{session_id}/events/stream"
+    message = "agent.message"
+    for wrong in (["agent.tool_use"], [""], [message, "x"], [message] * 101):
+        refused = await http.get(url, params={"event_deltas[]": wrong})
+        assert refused.status_code == 400 and refused.headers["content-type"] == "application/json"
+        error = refused.json()["error"]
+        assert error["type"] == "invalid_request_error" and "event_deltas[]" in error["message"]
+    for sound in ([message], [message, "agent.thinking"], [message] * 100):
+        async with http.stream("GET", url, params={"event_deltas[]": sound}) as response:
+            assert response.status_code == 200

@@ -109,7 +109,7 @@ class PlayedSandboxes:
         self.interrupts = 0
         self._run = run
 
-    def session(self, session_id: str, environment: Any) -> "PlayedSandboxes":
+    def session(self, session_id: str, environment: Any, thread_id: str = "") -> "PlayedSandboxes":
         """All sessions share one."""
         return self
 
@@ -117,6 +117,9 @@ class PlayedSandboxes:
         """Note the call, and do what the test says."""
         self.calls.append((name, value))
         return await self._run(name, value) if self._run else ToolOutcome(f"ran {name}")
+
+    async def close(self, session_id: str) -> None:
+        """There is nothing to let go of."""
 
     async def remove(self, session_id: str) -> None:
         """There is nothing to remove."""

@@ -35,7 +35,7 @@ async def test_a_key_that_is_refused_is_told_with_where_to_set_it(platform: Worl
         log = await platform.until(session)
     assert len(model.requests) == 1
     (error,) = (event["error"] for event in of(log, "session.error"))
-    assert (error["type"], error["retry_status"]) == ("model_request_failed_error", "not_retryable")
+    assert (error["type"], error["retry_status"]) == ("model_request_failed_error", "unknown")
     assert all(word in error["message"] for word in ("anthropic", str(status), "ANTHROPIC_API_KEY", "not tried again"))
     assert ("none is set" in error["message"]) is (not key)
     assert "session.status_rescheduled" not in types(log)

@@ -21,6 +21,7 @@ from managed_agents.sessions.v1 import (
     events_pb2,
     sessions_pb2,
     sessions_pb2_grpc,
+    threads_pb2_grpc,
     turns_pb2,
     turns_pb2_grpc,
 )
@@ -52,6 +53,7 @@ class Replica:
         self.environments = _Calls(connection.stub(environments_pb2_grpc.EnvironmentsServiceStub), context)
         self.sessions = _Calls(connection.stub(sessions_pb2_grpc.SessionsServiceStub), context)
         self.events = _Calls(connection.stub(sessions_pb2_grpc.EventsServiceStub), context)
+        self.threads = _Calls(connection.stub(threads_pb2_grpc.ThreadsServiceStub), context)
         self.turns = _Calls(connection.stub(turns_pb2_grpc.TurnsServiceStub), context)
 
     async def create_session(self, *initial: dict[str, Any], **fields: Any) -> str:
@@ -94,6 +96,15 @@ class Replica:
         response = await self.sessions.GetSession(sessions_pb2.GetSessionRequest(session_id=session_id))
         name = sessions_pb2.SessionStatus.Name(response.session.status)
         return name.removeprefix("SESSION_STATUS_").lower()
+
+    async def evaluations(self, session_id: str) -> list[dict[str, Any]]:
+        """What the session tells of its outcomes."""
+        response = await self.sessions.GetSession(sessions_pb2.GetSessionRequest(session_id=session_id))
+        return orjson.loads(response.session.outcome_evaluations_json)
+
+    async def stop(self, session_id: str) -> None:
+        """Ends the session for good."""
+        await self.sessions.StopSession(sessions_pb2.StopSessionRequest(session_id=session_id))
 
     @asynccontextmanager
     async def runner(self, slots: int = 4, **cached: int) -> AsyncIterator["Runner"]:

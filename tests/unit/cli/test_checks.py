@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from cli import checks
+from cli.errors import CannotStart
 from cli.model_check import check_model
-from cli.supervisor import Options
+from cli.supervisor import Options, Supervisor
 
 
 def _options(tmp_path: Path, **changes: str) -> Options:
@@ -119,3 +120,25 @@ def test_the_own_sandbox_is_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert finding.status == "warning" and "No permissions" in finding.told and "userns" in finding.advice
     monkeypatch.setattr(checks, "_bubblewrap", lambda: None)
     assert "no bubblewrap" in checks.check_own_sandbox().told
+
+
+def test_list_prices_are_judged_as_a_start_would(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MANAGED_AGENTS_COST_PROFILE", raising=False)
+    unset = checks.check_prices()
+    assert unset.status == "ok" and "can't have a budget" in unset.told
+    price = '{"input": 1, "output": 1, "cache_read": 1, "cache_write_5m": 1, "cache_write_1h": 1}'
+    (tmp_path / "prices.json").write_text(f'{{"models": {{"m": {price}}}}}')
+    monkeypatch.setenv("MANAGED_AGENTS_COST_PROFILE", str(tmp_path / "prices.json"))
+    assert checks.check_prices().told == f"list prices of m ({tmp_path / 'prices.json'})"
+    monkeypatch.setenv("MANAGED_AGENTS_COST_PROFILE", '{"models": {"m": {}}}')
+    faulty = checks.check_prices()
+    assert faulty.status == "failed" and "models['m']" in faulty.told and "unset it" in faulty.advice
+
+
+async def test_a_faulty_price_list_keeps_a_start_from_beginning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MANAGED_AGENTS_COST_PROFILE", "no/such/file.json")
+    with pytest.raises(CannotStart, match=r"no/such/file\.json, which is not usable: it can.t be read"):
+        await Supervisor(_options(tmp_path), print).start()
+    assert not (tmp_path / "data").exists()

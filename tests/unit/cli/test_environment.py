@@ -41,6 +41,16 @@ def test_the_api_key_reaches_the_gateway_only(environments: dict[str, dict[str, 
     assert holders == ["gateway"]
 
 
+def test_list_prices_reach_the_sessions_service_wherever_it_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MANAGED_AGENTS_COST_PROFILE", "prices.json")
+    found = processes(DataFolder(tmp_path / "data"), SERVERS, host="127.0.0.1", port=3000, runners=1)
+    holders = {each.name: each.environment.get("MANAGED_AGENTS_COST_PROFILE") for each in found}
+    assert {name: value for name, value in holders.items() if value} == {"sessions": str(tmp_path / "prices.json")}
+
+
 def test_settings_of_services_reach_all(environments: dict[str, dict[str, str]]) -> None:
     assert all(environment["MANAGED_AGENTS_LEASE_SECONDS"] == "3" for environment in environments.values())
 

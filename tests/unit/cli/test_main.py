@@ -14,7 +14,7 @@ from cli.errors import CannotStart, CommandFailed
     ("arguments", "expected"),
     [
         (["--help"], ["up", "demo", "doctor", "demo --serve"]),
-        (["up", "--help"], ["--data-dir", "Examples", "MANAGED_AGENTS_PORT", "3000"]),
+        (["up", "--help"], ["--data-dir", "Examples", "MANAGED_AGENTS_PORT", "3000", "MANAGED_AGENTS_COST_PROFILE"]),
         (["demo", "--help"], ["--serve", "Examples", "--json"]),
         (["doctor", "-h"], ["--json", "Examples"]),
     ],

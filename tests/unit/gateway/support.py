@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -81,7 +82,7 @@ def settings(**changes: Any) -> GatewaySettings:
 
 def clients(**stubs: Any) -> Clients:
     """Clients with a stub for each named service and an empty one for the rest."""
-    names = ("agents", "environments", "sessions", "events", "settings", "runner")
+    names = [each.name for each in dataclasses.fields(Clients) if each.default_factory is dataclasses.MISSING]
     return Clients(**{name: stubs.get(name, Stub()) for name in names})
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 import pytest
 
 from managed_agents.sessions.v1.common_pb2 import PageInfo
+from managed_agents.sessions.v1.events_pb2 import Event
 from managed_agents.worker.v1.runner_pb2 import DescribeRunnerResponse, Model
 from services.gateway.render.agents import render_agent
 from services.gateway.render.environments import render_environment
+from services.gateway.render.events import render_event
 from services.gateway.render.models import render_model
 from services.gateway.render.runtime import MATRIX, STATUSES, render_capabilities
 from services.gateway.render.splice import collection, extension_collection
@@ -89,3 +93,20 @@ def test_the_contract_matrix_is_whole() -> None:
     for entry in entries:
         assert entry["status"] in STATUSES
         assert (entry["status"] == "supported") == ("reason" not in entry)
+
+
+@pytest.mark.parametrize(
+    ("error", "published"),
+    [
+        ({"type": "model_overloaded_error", "retry_status": "retryable"}, ("model_overloaded_error", "retrying")),
+        ({"type": "model_overloaded_error", "retry_status": "unknown"}, ("model_overloaded_error", "exhausted")),
+        ({"type": "unsupported_capability", "retry_status": "not_retryable"}, ("unknown_error", "exhausted")),
+        ({"type": "requires_action_timeout", "retry_status": "not_retryable"}, ("unknown_error", "terminal")),
+    ],
+)
+def test_an_error_tells_a_published_caller_whether_the_session_goes_on(error: Any, published: tuple[str, str]) -> None:
+    stored = {"id": "sevt_1", "type": "session.error", "error": error | {"message": "m"}}
+    event = Event(id="sevt_1", type="session.error", body=orjson.dumps(stored))
+    told = orjson.loads(render_event(event, published=True))["error"]
+    assert told == {"type": published[0], "message": "m", "retry_status": {"type": published[1]}}
+    assert render_event(event, published=False) == event.body

@@ -108,6 +108,39 @@ async def test_a_new_revision_gets_a_new_provider_and_the_old_one_ends_with_its_
     assert [provider.closed for provider in made] == [True, True]
 
 
+@pytest.mark.parametrize(("saved_in", "is_asked"), [("w", True), (None, True), ("other", False)])
+async def test_after_a_save_vault_is_asked_before_the_next_use(saved_in: str | None, is_asked: bool) -> None:
+    vault = Vault()
+    access, _ = cached(vault)
+    async with access.use("w"):
+        pass
+    vault.revision = 2
+    access.forget(saved_in)
+    for _ in range(2):
+        async with access.use("w") as model:
+            assert model.access.revision == (2 if is_asked else 1)
+    assert vault.asked == (2 if is_asked else 1)
+    await access.close()
+
+
+async def test_an_answer_that_was_asked_for_before_a_save_serves_once() -> None:
+    vault = Vault()
+    access, _ = cached(vault)
+
+    async def turn() -> int:
+        async with access.use("w") as model:
+            return model.access.revision
+
+    asking = asyncio.create_task(turn())
+    await asyncio.sleep(0)
+    access.forget("w")
+    vault.revision = 2
+    await asking
+    assert await turn() == 2 and vault.asked == 2
+    assert await turn() == 2 and vault.asked == 2
+    await access.close()
+
+
 async def test_vault_may_be_away_once_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     vault = Vault()
     access, _ = cached(vault)

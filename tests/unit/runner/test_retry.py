@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.worker.runner.loop.retry import RetryPolicy, error_type
+from services.worker.runner.loop.retry import NOT_RETRYABLE, RetryPolicy, error_fields, error_type
 from services.worker.runner.models.base import ModelError, ModelErrorKind, error_from_status
 
 POLICY = RetryPolicy(attempts=4, base_seconds=1.0, cap_seconds=5.0, longest_retry_after_seconds=60)
@@ -40,3 +40,13 @@ def test_published_names_are_used_where_one_fits() -> None:
     assert error_type(error_from_status(429, "x")) == "model_rate_limited_error"
     assert error_type(ModelError(ModelErrorKind.BILLING, "x")) == "billing_error"
     assert error_type(ModelError(ModelErrorKind.CONNECTION, "x")) == "model_request_failed_error"
+
+
+def test_the_retry_status_of_an_error_follows_from_its_type() -> None:
+    for kind in NOT_RETRYABLE:
+        assert error_fields(kind, "x")["error"]["retry_status"] == "not_retryable"
+    for kind in ("internal_error", "model_request_failed_error", "model_overloaded_error", "anything_new"):
+        assert error_fields(kind, "401 unauthorized")["error"]["retry_status"] == "unknown"
+        assert error_fields(kind, "x", asks_again=True)["error"]["retry_status"] == "retryable"
+    told = error_fields("model_request_failed_error", "401 unauthorized")
+    assert told["content"] == [{"type": "text", "text": "401 unauthorized"}] and told["error"]["message"]

@@ -235,6 +235,78 @@ async def test_a_refusal_is_told_apart_and_never_retried_by_the_sdk(
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "status", "error"),
+    [
+        ("anthropic", 400, {"type": "invalid_request_error", "message": "prompt is too long: 208310 tokens > 200000"}),
+        (
+            "anthropic",
+            400,
+            {"type": "invalid_request_error", "message": "input length and `max_tokens` exceed context limit"},
+        ),
+        ("anthropic", 413, {"type": "request_too_large", "message": "Request exceeds the maximum size"}),
+        ("openai", 400, {"code": "context_length_exceeded", "message": "This model takes 8192 tokens."}),
+        ("openai", 400, {"message": "This model's maximum context length is 8192 tokens, but you asked for 9000."}),
+        ("openai", 400, {"type": "exceed_context_size_error", "message": "the request does not fit"}),
+        ("openai", 413, {"message": "too large"}),
+    ],
+)
+async def test_a_context_that_is_too_long_is_told_as_such(name: str, status: int, error: dict[str, Any]) -> None:
+    async with vendor(refusal(status, {"type": "error", "error": error})) as server:
+        with pytest.raises(ModelError) as raised:
+            await ask(name, server)
+    assert (raised.value.kind, raised.value.retryable) == (ModelErrorKind.TOO_LONG, False)
+    assert raised.value.message == error["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "chunks"),
+    [
+        (
+            "anthropic",
+            sse(
+                {"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long"}},
+                named=True,
+            ),
+        ),
+        ("openai", sse({"error": {"code": "context_length_exceeded", "message": "no"}})),
+    ],
+)
+async def test_so_is_one_that_is_told_in_mid_stream(name: str, chunks: list[bytes]) -> None:
+    async with vendor(Answer(chunks=chunks)) as server:
+        with pytest.raises(ModelError) as raised:
+            await ask(name, server)
+    assert raised.value.kind is ModelErrorKind.TOO_LONG
+
+
+async def test_a_compacted_context_keeps_the_marks_of_the_vendors_cache() -> None:
+    """The whole request is marked at its end, and the system prompt, which compactions leave as it is."""
+    compacted = [Message("user", [{"type": "text", "text": "summary"}, {"type": "text", "text": "go on"}])]
+    async with vendor(Answer(chunks=ANTHROPIC_TEXT)) as server:
+        for messages in (CONVERSATION, compacted):
+            await ask("anthropic", server, messages=messages)
+    before, after = server.requests
+    assert after["cache_control"] == {"type": "ephemeral"}
+    assert (
+        after["system"]
+        == before["system"]
+        == [{"type": "text", "text": "You help.", "cache_control": {"type": "ephemeral"}}]
+    )
+    assert after["tools"] == before["tools"]
+    assert not any("cache_control" in block for message in after["messages"] for block in message["content"])
+
+
+async def test_a_system_message_that_follows_no_user_is_sent_as_one() -> None:
+    system = Message("system", [{"type": "text", "text": "Be brief."}])
+    async with vendor(Answer(chunks=ANTHROPIC_TEXT)) as server:
+        await ask("anthropic", server, messages=[system])
+        await ask("anthropic", server, messages=[Message("user", [{"type": "text", "text": "hi"}]), system])
+    assert [[message["role"] for message in request["messages"]] for request in server.requests] == [
+        ["user"],
+        ["user", "system"],
+    ]
+
+
 @pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize(
     "chunks",

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.errors import DomainError
-from services.sessions.domain.inbound import MAX_EVENTS, validate_events
+from services.sessions.domain.inbound import MAX_EVENTS, refuse_ungraded, validate_events
+from services.sessions.domain.session_errors import OutcomeGraderUnavailable
 
 TEXT = {"type": "text", "text": "Hello"}
 PNG = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(b"png").decode()}
@@ -298,10 +299,26 @@ class TestInitialEvents:
     ("initial", "malformed"), [(True, "INVALID_INITIAL_EVENTS"), (False, "INVALID_DEFINE_OUTCOME")]
 )
 class TestOutcomes:
-    def test_a_sound_one_is_refused_for_want_of_a_grader(self, initial: bool, malformed: str) -> None:
-        assert refusal([OUTCOME], initial=initial).reason == "OUTCOME_GRADER_UNAVAILABLE"
+    def test_a_sound_one_is_normalised(self, initial: bool, malformed: str) -> None:
+        (event,) = validate_events([OUTCOME], initial=initial, published=True)
+        assert event.fields == {"description": "Ship", "rubric": OUTCOME["rubric"], "max_iterations": 3}
         with_file = {**OUTCOME, "rubric": {"type": "file", "file_id": "file_1"}, "max_iterations": 20}
-        assert refusal([with_file], initial=initial).reason == "OUTCOME_GRADER_UNAVAILABLE"
+        (event,) = validate_events([with_file], initial=initial, published=False)
+        assert event.fields == {key: with_file[key] for key in ("description", "rubric", "max_iterations")}
+        (event,) = validate_events([{**OUTCOME, "max_iterations": None}], initial=initial, published=False)
+        assert event.fields["max_iterations"] == 3
+
+    def test_a_second_one_in_the_same_request(self, initial: bool, malformed: str) -> None:
+        refused = refusal([OUTCOME, MESSAGE, OUTCOME], initial=initial)
+        assert refused.reason == malformed
+        assert str(refused.field).endswith("events.2")
+
+    def test_without_a_grader_none_is_taken(self, initial: bool, malformed: str) -> None:
+        events = validate_events([MESSAGE, OUTCOME], initial=initial, published=False)
+        with pytest.raises(OutcomeGraderUnavailable) as refused:
+            refuse_ungraded(events, "events")
+        assert refused.value.field == "events.1"
+        refuse_ungraded(events[:1], "events")
 
     @pytest.mark.parametrize(
         "change",
@@ -321,10 +338,6 @@ class TestOutcomes:
     )
     def test_malformed(self, initial: bool, malformed: str, change: dict[str, Any]) -> None:
         assert refusal([{**OUTCOME, **change}], initial=initial).reason == malformed
-
-    def test_a_slip_elsewhere_is_told_before_the_missing_grader(self, initial: bool, malformed: str) -> None:
-        broken = {"type": "user.message", "content": 1}
-        assert refusal([OUTCOME, broken], initial=initial).reason != "OUTCOME_GRADER_UNAVAILABLE"
 
 
 KEYS = st.sampled_from(["type", "content", "source", "text", "data", "rubric", "tool_use_id", "result", "url"])

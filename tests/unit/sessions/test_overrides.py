@@ -163,11 +163,27 @@ class TestLiveUpdate:
         assert reason_of(replace_tools, DOCUMENT, {"tools": "bash"}) == "INVALID_REQUEST"
 
 
-@pytest.mark.parametrize("name", ["mcp_servers", "skills", "multiagent"])
+NEEDED: dict[str, Any] = {
+    "mcp_servers": [{"type": "x"}],
+    "skills": [{"type": "x"}],
+    "multiagent": {"type": "multiagent_20261001", "subagents": {"type": "enabled"}},
+}
+
+
+@pytest.mark.parametrize("name", NEEDED)
 def test_an_agent_that_needs_what_no_runner_has_is_refused(name: str) -> None:
     refuse_unavailable(DOCUMENT)
-    assert reason_of(refuse_unavailable, {**DOCUMENT, name: [{"type": "x"}]}) == "UNSUPPORTED_CAPABILITY"
+    assert reason_of(refuse_unavailable, {**DOCUMENT, name: NEEDED[name]}) == "UNSUPPORTED_CAPABILITY"
 
 
 def test_a_session_shows_no_effort() -> None:
     assert without_effort({"id": "m", "speed": "fast", "effort": {"type": "high"}}) == {"id": "m", "speed": "fast"}
+
+
+def test_a_coordinator_has_no_custom_tool_by_the_name_of_its_thread_tools() -> None:
+    roster = {"type": "coordinator", "agents": [{"type": "agent", "id": "agent_1", "version": 1}]}
+    tool = {"type": "custom", "name": "start_thread", "description": "", "input_schema": {"type": "object"}}
+    refuse_unavailable({**DOCUMENT, "tools": [tool]})
+    assert (
+        reason_of(refuse_unavailable, {**DOCUMENT, "tools": [tool], "multiagent": roster}) == "UNSUPPORTED_CAPABILITY"
+    )

@@ -5,10 +5,7 @@ from typing import Any
 import pytest
 
 from kit.errors import DomainError
-from services.sessions.domain import budget
 from services.sessions.domain.session import NewSession, SessionPatch, read_new_session, read_session_patch
-
-BUDGET = {"type": "limit", "max_list_cost": {"amount": "500", "currency": "USD"}}
 
 
 def create(**fields: Any) -> NewSession:
@@ -100,39 +97,6 @@ class TestLoopEngine:
     def test_an_unavailable_default_is_not_replaced(self) -> None:
         refused = refusal(read_new_session, {"agent": "agent_1"}, published=False, default_engine="pi")
         assert refused.reason == "LOOP_ENGINE_NOT_SUPPORTED"
-
-
-class TestBudget:
-    @pytest.mark.parametrize(
-        "value", [None, "500", [], {}, {**BUDGET, "type": "cap"}, {"type": "limit"}, {**BUDGET, "extra": 1}]
-    )
-    def test_shape(self, value: Any) -> None:
-        assert refusal(budget.refuse_at_creation, value, model_id="m").reason == "BUDGET_INVALID_SHAPE"
-
-    @pytest.mark.parametrize("cost", [None, 500, {}, {"amount": "1"}, {"amount": "1", "currency": "USD", "x": 1}])
-    def test_shape_of_the_cost(self, cost: Any) -> None:
-        value = {"type": "limit", "max_list_cost": cost}
-        assert refusal(budget.refuse_at_creation, value, model_id="m").reason == "BUDGET_INVALID_SHAPE"
-
-    @pytest.mark.parametrize("amount", ["25.00", "0", "0125", "-1", "", " 1", "1\n", "1e3", "١٢", 500, None])
-    def test_amount(self, amount: Any) -> None:
-        value = {"type": "limit", "max_list_cost": {"amount": amount, "currency": "USD"}}
-        assert refusal(budget.refuse_at_creation, value, model_id="m").reason == "BUDGET_INVALID_AMOUNT"
-
-    @pytest.mark.parametrize("currency", ["EUR", "usd", "", None, 1])
-    def test_currency(self, currency: Any) -> None:
-        value = {"type": "limit", "max_list_cost": {"amount": "500", "currency": currency}}
-        assert refusal(budget.refuse_at_creation, value, model_id="m").reason == "BUDGET_INVALID_CURRENCY"
-
-    def test_a_sound_one_is_refused_for_want_of_prices(self) -> None:
-        assert refusal(budget.refuse_at_creation, BUDGET, model_id="m").reason == "BUDGET_MODEL_WITHOUT_LIST_PRICE"
-
-    def test_none_can_be_added_later(self) -> None:
-        assert refusal(budget.refuse_at_update, BUDGET).reason == "BUDGET_CREATE_ONLY"
-        assert refusal(budget.refuse_at_update, {}).reason == "BUDGET_INVALID_SHAPE"
-
-    def test_removing_what_is_not_there_is_fine(self) -> None:
-        budget.refuse_at_update(None)
 
 
 class TestPatch:

@@ -40,6 +40,7 @@ def row(**fields: Any) -> SessionRow:
         "last_seq": 0,
         "active_seconds": 0.0,
         "running_since": None,
+        "spend": "[]",
     }
     return SessionRow(**(texts | counters | plain | fields))
 

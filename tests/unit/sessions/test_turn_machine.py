@@ -5,90 +5,39 @@ every running is closed before the next, the state satisfies the table's constra
 input is lost, and no parked call is left without a result.
 """
 
-import itertools
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 
 import orjson
 import pytest
 from hypothesis import settings, strategies
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import precondition, rule
 
-from services.sessions.domain import turn
+from services.sessions.domain import turn, waiting
 from services.sessions.domain.inbound import ClientEvent
-from services.sessions.domain.log import Draft, LoggedEvent
+from services.sessions.domain.log import Draft
 from services.sessions.domain.move import Moved
-from services.sessions.domain.session_errors import InvalidSystemMessage, SessionEnded, SessionRunning
-from services.sessions.domain.session_state import CallKind, PendingCall, Phase, SessionState, Status, TurnState
+from services.sessions.domain.session_errors import InvalidSystemMessage, SessionRunning
+from services.sessions.domain.session_state import CallKind, PendingCall, Phase, Status, TurnState
 from services.sessions.domain.turn_errors import ToolCallNotPending, TurnLeaseLost
+from tests.unit.sessions.histories import History
 
-START = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 MESSAGE = ClientEvent("user.message", {"content": [{"type": "text", "text": "go"}]})
 SYSTEM = ClientEvent("system.message", {"content": [{"type": "text", "text": "brief"}]})
 INTERRUPT = ClientEvent("user.interrupt", {})
-# What may follow each public status in the log.
-NEXT = {
-    "new": {"running", "terminated", "deleted"},
-    "running": {"idle", "rescheduled", "terminated"},
-    "rescheduled": {"running", "idle", "terminated"},
-    "idle": {"running", "idle", "terminated", "deleted"},
-    "terminated": {"deleted"},
-    "deleted": set(),
-}
+STEER = ClientEvent("user.steer", {"input_id": "steer_1", "text": "smaller"})
+BOUND = timedelta(hours=1)
 
 
-def answer_to(call: PendingCall, named: str) -> ClientEvent:
+def answer_to(call: PendingCall, named: str, *, deny: bool = False) -> ClientEvent:
     if call.kind is CallKind.CUSTOM:
         return ClientEvent("user.custom_tool_result", {"custom_tool_use_id": named})
-    return ClientEvent("user.tool_confirmation", {"tool_use_id": named, "result": "allow"})
+    result = {"result": "deny", "deny_message": "No."} if deny else {"result": "allow"}
+    return ClientEvent("user.tool_confirmation", {"tool_use_id": named} | result)
 
 
-class Histories(RuleBasedStateMachine):
-    """One session, and what a runner believes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numbers = itertools.count(1)
-        self.moments = itertools.count(1)
-        self.state = SessionState("wrkspc_default", "sess_1", "sthr_1", "tester", START, START)
-        self.log: list[dict] = []
-        self.context: list[LoggedEvent] = []
-        self.messages: set[int] = set()
-        self.read: set[int] = set()
-        self.parked: dict[str, PendingCall] = {}
-        self.epochs_of_events: list[int] = []
-        self.last_append: turn.TurnAppend | None = None
-        self.ended_epochs: set[int] = set()
-
-    def new_id(self) -> str:
-        return f"sevt_{next(self.numbers)}"
-
-    def now(self) -> datetime:
-        # Clocks of replicas differ: some moments lie before the last one.
-        number = next(self.moments)
-        return START + timedelta(milliseconds=number * 10 - (25 if number % 7 == 0 else 0))
-
-    def keep(self, moved: Moved) -> Moved:
-        assert moved.before == self.state
-        assert moved.state.turn_epoch >= self.state.turn_epoch
-        self.log.extend(orjson.loads(event.body) for event in moved.events)
-        self.context.extend(event for event in moved.events if event.in_context)
-        for event in moved.events:
-            if event.type == "user.message":
-                self.messages.add(event.seq)
-                if orjson.loads(event.body)["processed_at"] is not None:
-                    self.read.add(event.seq)
-        assert not set(moved.read) & self.read, "an input was read twice"
-        self.read.update(seq for seq in moved.read if seq in self.messages)
-        self.state = moved.state
-        return moved
-
-    def send(self, *events: ClientEvent) -> Moved | None:
-        command = (self.state, list(events), self.now(), self.new_id)
-        if turn.phase_of(self.state) is Phase.ENDED:
-            with pytest.raises(SessionEnded):
-                turn.append_client_events(*command)
-            return None
-        return self.keep(turn.append_client_events(*command))
+class Histories(History):
+    """What clients, runners, the clock and operators may do to the session."""
 
     @rule(count=strategies.integers(1, 3))
     def message(self, count: int) -> None:
@@ -98,13 +47,20 @@ class Histories(RuleBasedStateMachine):
             assert turn.phase_of(self.state) is Phase.READY
             assert not any(entry.starts_turn for entry in self.state.unread)
 
-    @rule()
-    def message_with_system(self) -> None:
-        if turn.phase_of(self.state) is Phase.PARKED:
+    @rule(published=strategies.booleans())
+    def message_with_system(self, published: bool) -> None:
+        if published and turn.phase_of(self.state) is Phase.PARKED:
             with pytest.raises(InvalidSystemMessage):
-                self.send(MESSAGE, SYSTEM)
+                self.send(MESSAGE, replace(SYSTEM, published=True))
         else:
-            self.send(MESSAGE, SYSTEM)
+            self.send(MESSAGE, replace(SYSTEM, published=published))
+
+    @rule()
+    def system_alone(self) -> None:
+        """It is context of what comes next and starts nothing."""
+        before = self.state
+        if self.send(SYSTEM) is not None:
+            assert self.state.turn_state is before.turn_state and self.state.status is before.status
 
     @rule()
     def interrupt(self) -> None:
@@ -128,13 +84,20 @@ class Histories(RuleBasedStateMachine):
         if moved is not None and parked:
             self.close_calls()
 
-    @rule(by_block=strategies.booleans(), index=strategies.integers(0, 3))
-    def answer(self, by_block: bool, index: int) -> None:
+    @rule()
+    def steer(self) -> None:
+        """Nothing but the log takes notice."""
+        before = self.state
+        if self.send(STEER) is not None:
+            assert self.state.turn_state is before.turn_state and self.state.unread == before.unread
+
+    @rule(by_block=strategies.booleans(), deny=strategies.booleans(), index=strategies.integers(0, 3))
+    def answer(self, by_block: bool, deny: bool, index: int) -> None:
         waiting = [call for call in self.state.pending if not call.answered]
         if turn.phase_of(self.state) is not Phase.PARKED or index >= len(waiting):
             return
         call = waiting[index]
-        moved = self.send(answer_to(call, call.block_id if by_block else call.event_id))
+        moved = self.send(answer_to(call, call.block_id if by_block else call.event_id, deny=deny))
         assert moved is not None
         stored = orjson.loads(moved.events[0].body)
         field = "custom_tool_use_id" if call.kind is CallKind.CUSTOM else "tool_use_id"
@@ -147,6 +110,40 @@ class Histories(RuleBasedStateMachine):
         else:
             remaining = [entry.event_id for entry in waiting if entry is not call]
             assert orjson.loads(moved.events[-1].body)["stop_reason"]["event_ids"] == remaining
+
+    @rule(interrupted=strategies.booleans())
+    def answer_all_at_once(self, interrupted: bool) -> None:
+        waiting_calls = [call for call in self.state.pending if not call.answered]
+        if turn.phase_of(self.state) is not Phase.PARKED:
+            return
+        answers = [answer_to(call, call.event_id) for call in waiting_calls]
+        self.send(*answers, *([INTERRUPT] if interrupted else []))
+        assert turn.phase_of(self.state) is Phase.READY
+        # The runner that gets the turn does what was decided, or closes it where it was interrupted.
+        self.parked.clear()
+
+    @rule()
+    def one_call_answered_twice_in_a_request(self) -> None:
+        waiting_calls = [call for call in self.state.pending if not call.answered]
+        if turn.phase_of(self.state) is Phase.PARKED and waiting_calls:
+            twice = [
+                answer_to(waiting_calls[0], name) for name in (waiting_calls[0].event_id, waiting_calls[0].block_id)
+            ]
+            with pytest.raises(ToolCallNotPending):
+                turn.append_client_events(self.state, twice, self.now(), self.new_id)
+
+    @rule(sure=strategies.integers(0, 4))
+    def wait_too_long(self, sure: int) -> None:
+        early = waiting.time_out(self.state, BOUND, self.now(), self.new_id)
+        assert early.state == self.state and not early.events
+        if sure or turn.phase_of(self.state) is not Phase.PARKED:
+            return
+        moved = self.keep(waiting.time_out(self.state, BOUND, self.now() + BOUND, self.new_id))
+        assert self.state.status is Status.TIMED_OUT
+        told = [event.type for event in moved.events if event.type.startswith("session.")]
+        assert told == ["session.error", "session.thread_status_terminated", "session.status_terminated"]
+        # Nobody decides what the calls would have brought.
+        self.parked.clear()
 
     @rule()
     def wrong_answers(self) -> None:
@@ -293,66 +290,6 @@ class Histories(RuleBasedStateMachine):
                 return
             self.keep(move())
         self.close_calls()
-
-    def close_calls(self) -> None:
-        results = {event["tool_use_id"] for event in self.log if event["type"] == "agent.tool_result"}
-        answered = {e["custom_tool_use_id"] for e in self.log if e["type"] == "user.custom_tool_result"}
-        for event_id in self.parked:
-            assert event_id in results | answered, "a parked call was left without a result"
-        self.parked.clear()
-
-    @invariant()
-    def the_log_has_no_gap_and_no_event_twice(self) -> None:
-        assert [event["seq"] for event in self.log] == list(range(1, self.state.last_seq + 1))
-        assert len({event["id"] for event in self.log}) == len(self.log)
-        moments = [event["created_at"] for event in self.log]
-        assert moments == sorted(moments)
-
-    @invariant()
-    def every_running_is_closed_once(self) -> None:
-        standing = "new"
-        for event in self.log:
-            kind = event["type"]
-            following = kind.removeprefix("session.status_") if kind.startswith("session.status_") else None
-            following = "deleted" if kind == "session.deleted" else following
-            if following is not None:
-                assert following in NEXT[standing], f"{following} after {standing}"
-                standing = following
-        expected = {
-            "new": {Status.IDLE},
-            "running": {Status.RUNNING},
-            "rescheduled": {Status.RESCHEDULING},
-            "idle": {Status.IDLE, Status.REQUIRES_ACTION},
-            "terminated": {Status.TERMINATED},
-            "deleted": set(Status),
-        }
-        assert self.state.status in expected[standing]
-
-    @invariant()
-    def each_idle_comes_with_its_usage(self) -> None:
-        for index, event in enumerate(self.log):
-            if event["type"] == "session.status_idle":
-                before = [entry["type"] for entry in self.log[index - 2 : index]]
-                assert before == ["session.thread_status_idle", "session.usage"]
-                assert event["metadata"]["stop_reason"] == event["stop_reason"]
-
-    @invariant()
-    def the_state_is_one_that_the_table_takes(self) -> None:
-        state = self.state
-        assert (state.status in (Status.RUNNING, Status.RESCHEDULING)) == (state.turn_state is not TurnState.NONE)
-        assert (state.status is Status.RUNNING) == (state.running_since is not None)
-        assert state.turn_state is not TurnState.LEASED or state.turn_holder
-        assert state.active_seconds >= 0
-        if state.status is Status.REQUIRES_ACTION:
-            assert any(not call.answered for call in state.pending)
-
-    @invariant()
-    def no_input_is_lost(self) -> None:
-        unread = {entry.seq for entry in self.state.unread if entry.starts_turn}
-        assert self.messages == self.read | unread
-        assert not self.read & unread
-        if turn.phase_of(self.state) is Phase.IDLE:
-            assert not unread, "a message waits for a turn that nobody starts"
 
 
 TestHistories = Histories.TestCase

@@ -7,6 +7,7 @@ import pytest
 from services.vault.domain import settings
 from services.vault.domain.errors import InvalidSettings
 
+BOUND = "requires_action_timeout_seconds"
 DOCUMENT = {"schema_version": 1, "model": {"vendor": "openai", "api_key": "sk-1", "base_url": "http://127.0.0.1:1/v1"}}
 
 
@@ -65,6 +66,10 @@ def test_a_mask_keeps_the_stored_secret() -> None:
         ({"loop_engine": {"provider": "pi"}}, "loop_engine.provider"),
         ({"loop_engine": {"provider": "builtin", "options": {"default_max_steps": 0}}}, "default_max_steps"),
         ({"loop_engine": {"provider": "builtin", "options": {"default_max_steps": True}}}, "default_max_steps"),
+        *(
+            ({"loop_engine": {"provider": "builtin", "options": {BOUND: wrong}}}, f"loop_engine.options.{BOUND}")
+            for wrong in (0, -1, 1.5, True, "60", 10**9)
+        ),
     ],
 )
 def test_a_faulty_document_is_refused_by_path(change, path) -> None:
@@ -78,3 +83,29 @@ def test_a_reference_is_read_when_used() -> None:
     assert settings.resolve_reference("${OPENAI_API_KEY}", environ) == "from the environment"
     assert settings.resolve_reference("${OTHER_API_KEY}", environ) == ""
     assert settings.resolve_reference("plain", environ) == "plain"
+
+
+def test_nothing_bounds_the_wait_of_a_session_unless_an_operator_says_so() -> None:
+    assert settings.from_environment({}).requires_action_timeout_seconds is None
+    found = settings.parse(DOCUMENT, stored_api_key="")
+    assert found.requires_action_timeout_seconds is None
+    assert BOUND not in found.document()["loop_engine"]["options"]
+
+
+def test_a_bound_on_waiting_is_saved_shown_and_taken_back() -> None:
+    engine = {"provider": "builtin", "options": {BOUND: 3600}}
+    found = settings.parse({**DOCUMENT, "loop_engine": engine}, stored_api_key="")
+    assert found.requires_action_timeout_seconds == 3600
+    assert found.document()["loop_engine"]["options"][BOUND] == 3600
+    engine["options"][BOUND] = None
+    assert (
+        settings.parse({**DOCUMENT, "loop_engine": engine}, stored_api_key="").requires_action_timeout_seconds is None
+    )
+
+
+def test_the_environment_may_bound_the_wait_before_anything_was_saved() -> None:
+    variable = "MANAGED_AGENTS_REQUIRES_ACTION_TIMEOUT_SECONDS"
+    assert settings.from_environment({variable: "90"}).requires_action_timeout_seconds == 90
+    for wrong in ("0", "-5", "1.5", "soon"):
+        with pytest.raises(ValueError, match=variable):
+            settings.from_environment({variable: wrong})

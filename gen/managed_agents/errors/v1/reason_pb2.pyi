@@ -156,6 +156,16 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """Session resources can't be mounted by this build, or one is malformed."""
     ERROR_REASON_IMMUTABLE_FIELD: _ErrorReason.ValueType  # 417
     """Cannot be changed after creation."""
+    ERROR_REASON_BUDGET_NOT_RAISED: _ErrorReason.ValueType  # 418
+    """A new budget isn't over what the session has spent."""
+    ERROR_REASON_THREAD_NOT_FOUND: _ErrorReason.ValueType  # 419
+    """No such thread in this session."""
+    ERROR_REASON_OUTCOME_ACTIVE: _ErrorReason.ValueType  # 420
+    """The session works towards an outcome already; one at a time is accepted."""
+    ERROR_REASON_OUTCOME_NOT_FOUND: _ErrorReason.ValueType  # 421
+    """No such outcome definition in this workspace."""
+    ERROR_REASON_OUTCOME_ARCHIVED: _ErrorReason.ValueType  # 422
+    """The outcome definition is archived and takes no change and no evaluation."""
     ERROR_REASON_EVENT_NOT_FOUND: _ErrorReason.ValueType  # 500
     """No such event in this session."""
     ERROR_REASON_INVALID_EVENT_TYPE: _ErrorReason.ValueType  # 501
@@ -324,6 +334,16 @@ ERROR_REASON_INVALID_RESOURCE: ErrorReason.ValueType  # 416
 """Session resources can't be mounted by this build, or one is malformed."""
 ERROR_REASON_IMMUTABLE_FIELD: ErrorReason.ValueType  # 417
 """Cannot be changed after creation."""
+ERROR_REASON_BUDGET_NOT_RAISED: ErrorReason.ValueType  # 418
+"""A new budget isn't over what the session has spent."""
+ERROR_REASON_THREAD_NOT_FOUND: ErrorReason.ValueType  # 419
+"""No such thread in this session."""
+ERROR_REASON_OUTCOME_ACTIVE: ErrorReason.ValueType  # 420
+"""The session works towards an outcome already; one at a time is accepted."""
+ERROR_REASON_OUTCOME_NOT_FOUND: ErrorReason.ValueType  # 421
+"""No such outcome definition in this workspace."""
+ERROR_REASON_OUTCOME_ARCHIVED: ErrorReason.ValueType  # 422
+"""The outcome definition is archived and takes no change and no evaluation."""
 ERROR_REASON_EVENT_NOT_FOUND: ErrorReason.ValueType  # 500
 """No such event in this session."""
 ERROR_REASON_INVALID_EVENT_TYPE: ErrorReason.ValueType  # 501

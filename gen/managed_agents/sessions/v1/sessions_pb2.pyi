@@ -101,6 +101,40 @@ class Usage(_message.Message):
 Global___Usage: _TypeAlias = Usage  # noqa: Y015
 
 @_typing.final
+class ModelSpend(_message.Message):
+    """ModelSpend is the part of a session's usage that went to one model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_ID_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    LIST_COST_USD_FIELD_NUMBER: _builtins.int
+    model_id: _builtins.str
+    """The model that answered."""
+    list_cost_usd: _builtins.str
+    """What they cost at list price, in USD with up to 12 decimals; empty where the model
+    had no list price.
+    """
+    @_builtins.property
+    def usage(self) -> Global___Usage:
+        """Its tokens."""
+
+    def __init__(
+        self,
+        *,
+        model_id: _builtins.str = ...,
+        usage: Global___Usage | None = ...,
+        list_cost_usd: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["list_cost_usd", b"list_cost_usd", "model_id", b"model_id", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelSpend: _TypeAlias = ModelSpend  # noqa: Y015
+
+@_typing.final
 class Session(_message.Message):
     """Session is one session."""
 
@@ -126,6 +160,8 @@ class Session(_message.Message):
     ARCHIVED_AT_FIELD_NUMBER: _builtins.int
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
     LAST_SEQ_FIELD_NUMBER: _builtins.int
+    LIST_COST_CENTS_FIELD_NUMBER: _builtins.int
+    SPEND_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """`sess_…`."""
     environment_id: _builtins.str
@@ -160,6 +196,10 @@ class Session(_message.Message):
     """The deployment that made it, or empty."""
     last_seq: _builtins.int
     """Seq of the newest event; 0 for an empty log."""
+    list_cost_cents: _builtins.int
+    """What the models cost so far at list price, rounded to whole cents; absent where a
+    model that the session used had no list price.
+    """
     @_builtins.property
     def agent(self) -> _agents_pb2.Agent:
         """The agent as this session runs it; id and version name what it was made from."""
@@ -171,6 +211,10 @@ class Session(_message.Message):
     @_builtins.property
     def usage(self) -> Global___Usage:
         """Totals."""
+
+    @_builtins.property
+    def spend(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelSpend]:
+        """What went to each model, in the order of first use."""
 
     def __init__(
         self,
@@ -195,13 +239,20 @@ class Session(_message.Message):
         archived_at: _builtins.str = ...,
         deployment_id: _builtins.str = ...,
         last_seq: _builtins.int = ...,
+        list_cost_cents: _builtins.int | None = ...,
+        spend: _abc.Iterable[Global___ModelSpend] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_title", b"_title", "agent", b"agent", "title", b"title", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_list_cost_cents", b"_list_cost_cents", "_title", b"_title", "agent", b"agent", "list_cost_cents", b"list_cost_cents", "title", b"title", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_title", b"_title", "active_seconds", b"active_seconds", "agent", b"agent", "archived_at", b"archived_at", "budget_json", b"budget_json", "created_at", b"created_at", "deployment_id", b"deployment_id", "duration_seconds", b"duration_seconds", "environment_id", b"environment_id", "id", b"id", "last_seq", b"last_seq", "loop_engine", b"loop_engine", "metadata_json", b"metadata_json", "outcome_evaluations_json", b"outcome_evaluations_json", "resources_json", b"resources_json", "status", b"status", "stop_reason_json", b"stop_reason_json", "title", b"title", "updated_at", b"updated_at", "usage", b"usage", "vault_ids", b"vault_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_list_cost_cents", b"_list_cost_cents", "_title", b"_title", "active_seconds", b"active_seconds", "agent", b"agent", "archived_at", b"archived_at", "budget_json", b"budget_json", "created_at", b"created_at", "deployment_id", b"deployment_id", "duration_seconds", b"duration_seconds", "environment_id", b"environment_id", "id", b"id", "last_seq", b"last_seq", "list_cost_cents", b"list_cost_cents", "loop_engine", b"loop_engine", "metadata_json", b"metadata_json", "outcome_evaluations_json", b"outcome_evaluations_json", "resources_json", b"resources_json", "spend", b"spend", "status", b"status", "stop_reason_json", b"stop_reason_json", "title", b"title", "updated_at", b"updated_at", "usage", b"usage", "vault_ids", b"vault_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__list_cost_cents: _TypeAlias = _typing.Literal["list_cost_cents"]  # noqa: Y015
+    _WhichOneofArgType__list_cost_cents: _TypeAlias = _typing.Literal["_list_cost_cents", b"_list_cost_cents"]  # noqa: Y015
     _WhichOneofReturnType__title: _TypeAlias = _typing.Literal["title"]  # noqa: Y015
     _WhichOneofArgType__title: _TypeAlias = _typing.Literal["_title", b"_title"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__list_cost_cents) -> _WhichOneofReturnType__list_cost_cents | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__title) -> _WhichOneofReturnType__title | None: ...
 
 Global___Session: _TypeAlias = Session  # noqa: Y015
@@ -661,6 +712,7 @@ class ListEventsRequest(_message.Message):
     CREATED_AT_LT_FIELD_NUMBER: _builtins.int
     CREATED_AT_LTE_FIELD_NUMBER: _builtins.int
     JOINED_FIELD_NUMBER: _builtins.int
+    THREAD_ID_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """`sess_…`."""
     after_event_id: _builtins.str
@@ -679,6 +731,8 @@ class ListEventsRequest(_message.Message):
     """Whether the caller passes the stored bodies on as they are: the answer then has
     `bodies` instead of `events`.
     """
+    thread_id: _builtins.str
+    """The log of this thread of the session; empty for the session's own."""
     @_builtins.property
     def page(self) -> _common_pb2.Page:
         """The page."""
@@ -700,10 +754,11 @@ class ListEventsRequest(_message.Message):
         created_at_lt: _builtins.str = ...,
         created_at_lte: _builtins.str = ...,
         joined: _builtins.bool = ...,
+        thread_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["page", b"page"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_event_id", b"after_event_id", "created_at_gt", b"created_at_gt", "created_at_gte", b"created_at_gte", "created_at_lt", b"created_at_lt", "created_at_lte", b"created_at_lte", "descending", b"descending", "joined", b"joined", "page", b"page", "session_id", b"session_id", "types", b"types"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_event_id", b"after_event_id", "created_at_gt", b"created_at_gt", "created_at_gte", b"created_at_gte", "created_at_lt", b"created_at_lt", "created_at_lte", b"created_at_lte", "descending", b"descending", "joined", b"joined", "page", b"page", "session_id", b"session_id", "thread_id", b"thread_id", "types", b"types"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -754,6 +809,7 @@ class ReadEventsRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     AFTER_SEQ_FIELD_NUMBER: _builtins.int
     FRAMED_FIELD_NUMBER: _builtins.int
+    THREAD_ID_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """`sess_…`."""
     after_seq: _builtins.int
@@ -762,16 +818,19 @@ class ReadEventsRequest(_message.Message):
     """Whether the caller passes the stored bodies on as they are: a batch then has
     `frames` instead of `events`, unless an event in it ends the session.
     """
+    thread_id: _builtins.str
+    """The log of this thread of the session; empty for the session's own."""
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
         after_seq: _builtins.int = ...,
         framed: _builtins.bool = ...,
+        thread_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "framed", b"framed", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "framed", b"framed", "session_id", b"session_id", "thread_id", b"thread_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

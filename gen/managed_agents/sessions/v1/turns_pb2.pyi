@@ -43,6 +43,10 @@ class _TurnEndKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TurnEndKi
     """
     TURN_END_KIND_INTERRUPTED: _TurnEndKind.ValueType  # 6
     """A user.interrupt was obeyed."""
+    TURN_END_KIND_BUDGET_REACHED: _TurnEndKind.ValueType  # 7
+    """The budget of the session is spent and the turn would ask the model. The turn goes on
+    where the budget was raised or removed meanwhile.
+    """
 
 class TurnEndKind(_TurnEndKind, metaclass=_TurnEndKindEnumTypeWrapper):
     """TurnEndKind is why a turn ends."""
@@ -63,6 +67,10 @@ idle and can be used again.
 """
 TURN_END_KIND_INTERRUPTED: TurnEndKind.ValueType  # 6
 """A user.interrupt was obeyed."""
+TURN_END_KIND_BUDGET_REACHED: TurnEndKind.ValueType  # 7
+"""The budget of the session is spent and the turn would ask the model. The turn goes on
+where the budget was raised or removed meanwhile.
+"""
 Global___TurnEndKind: _TypeAlias = TurnEndKind  # noqa: Y015
 
 @_typing.final
@@ -167,6 +175,10 @@ class TurnGrant(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_JSON_FIELD_NUMBER: _builtins.int
     INTERRUPT_SEQ_FIELD_NUMBER: _builtins.int
+    BUDGET_REACHED_FIELD_NUMBER: _builtins.int
+    ROOT_SESSION_ID_FIELD_NUMBER: _builtins.int
+    PARENT_THREAD_ID_FIELD_NUMBER: _builtins.int
+    CONTEXT_STARTS_ANEW_FIELD_NUMBER: _builtins.int
     workspace_id: _builtins.str
     """The workspace, to be put into the call context of every call for this turn."""
     epoch: _builtins.int
@@ -178,7 +190,9 @@ class TurnGrant(_message.Message):
     thread_id: _builtins.str
     """`sthr_…`, the primary thread."""
     context_after_seq: _builtins.int
-    """The seq after which `context` starts: 0, or what the runner had announced."""
+    """The seq after which `context` starts: 0, or what the runner had announced, or where
+    the newest compaction begins if that is later.
+    """
     context_complete: _builtins.bool
     """False where there is more than fits in one message: read on with
     ReadTurnContext after the last event of `context`.
@@ -191,6 +205,20 @@ class TurnGrant(_message.Message):
     """
     interrupt_seq: _builtins.int
     """Seq of a user.interrupt that the turn has not obeyed yet, else 0."""
+    budget_reached: _builtins.bool
+    """True where the session has spent its budget: no model request may begin, and the turn
+    ends with BUDGET_REACHED where it would make one.
+    """
+    root_session_id: _builtins.str
+    """For the turn of a thread: the session that the thread belongs to, whose sandbox it
+    shares; `session` is the thread then, under the thread's id. Empty otherwise.
+    """
+    parent_thread_id: _builtins.str
+    """For the turn of a thread: the thread that its answers go to, else empty."""
+    context_starts_anew: _builtins.bool
+    """True where `context` begins at a compaction that the runner does not know: what it
+    kept of the session is of no use, and nothing before `context_after_seq` is needed.
+    """
     @_builtins.property
     def session(self) -> _sessions_pb2.Session:
         """The session with its agent snapshot."""
@@ -214,10 +242,14 @@ class TurnGrant(_message.Message):
         traceparent: _builtins.str = ...,
         environment_json: _builtins.bytes = ...,
         interrupt_seq: _builtins.int = ...,
+        budget_reached: _builtins.bool = ...,
+        root_session_id: _builtins.str = ...,
+        parent_thread_id: _builtins.str = ...,
+        context_starts_anew: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "context", b"context", "context_after_seq", b"context_after_seq", "context_complete", b"context_complete", "environment_json", b"environment_json", "epoch", b"epoch", "interrupt_seq", b"interrupt_seq", "lease_seconds", b"lease_seconds", "session", b"session", "thread_id", b"thread_id", "traceparent", b"traceparent", "workspace_id", b"workspace_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "budget_reached", b"budget_reached", "context", b"context", "context_after_seq", b"context_after_seq", "context_complete", b"context_complete", "context_starts_anew", b"context_starts_anew", "environment_json", b"environment_json", "epoch", b"epoch", "interrupt_seq", b"interrupt_seq", "lease_seconds", b"lease_seconds", "parent_thread_id", b"parent_thread_id", "root_session_id", b"root_session_id", "session", b"session", "thread_id", b"thread_id", "traceparent", b"traceparent", "workspace_id", b"workspace_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -315,21 +347,29 @@ class ModelUsage(_message.Message):
 
     MODEL_ID_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
+    ASKED_AS_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     """The model that answered."""
     @_builtins.property
     def usage(self) -> _sessions_pb2.Usage:
         """Tokens."""
 
+    @_builtins.property
+    def asked_as(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names under which the model was asked for, the most exact one first: a price is found
+        by `model_id`, else by these.
+        """
+
     def __init__(
         self,
         *,
         model_id: _builtins.str = ...,
         usage: _sessions_pb2.Usage | None = ...,
+        asked_as: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_id", b"model_id", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked_as", b"asked_as", "model_id", b"model_id", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -384,6 +424,7 @@ class AppendTurnEventsResponse(_message.Message):
     NEW_EVENTS_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
     INTERRUPT_SEQ_FIELD_NUMBER: _builtins.int
+    BUDGET_REACHED_FIELD_NUMBER: _builtins.int
     last_seq: _builtins.int
     """Seq of the newest event of the session."""
     ended: _builtins.bool
@@ -392,6 +433,10 @@ class AppendTurnEventsResponse(_message.Message):
     """
     interrupt_seq: _builtins.int
     """Seq of a user.interrupt that the turn has not obeyed yet, else 0."""
+    budget_reached: _builtins.bool
+    """As in TurnGrant, with the usage of this request counted. A budget may be raised or
+    removed meanwhile, so the newest word holds.
+    """
     @_builtins.property
     def new_events(self) -> _containers.RepeatedCompositeFieldContainer[_events_pb2.Event]:
         """The context events after `known_seq` that the request did not bring, in order: what
@@ -406,10 +451,11 @@ class AppendTurnEventsResponse(_message.Message):
         new_events: _abc.Iterable[_events_pb2.Event] | None = ...,
         ended: _builtins.bool = ...,
         interrupt_seq: _builtins.int = ...,
+        budget_reached: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "interrupt_seq", b"interrupt_seq", "last_seq", b"last_seq", "new_events", b"new_events"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_reached", b"budget_reached", "ended", b"ended", "interrupt_seq", b"interrupt_seq", "last_seq", b"last_seq", "new_events", b"new_events"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -554,19 +600,23 @@ class ReadTurnContextRequest(_message.Message):
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     AFTER_SEQ_FIELD_NUMBER: _builtins.int
+    FROM_COMPACTION_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
     after_seq: _builtins.int
     """0 for all of them."""
+    from_compaction: _builtins.bool
+    """With `after_seq` 0: leave out what the newest compaction replaced."""
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
         after_seq: _builtins.int = ...,
+        from_compaction: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "from_compaction", b"from_compaction", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#managed_agents/vault/v1/vault.proto\x12\x17managed_agents.vault.v1\"\x14\n\x12GetSettingsRequest\"Z\n\x13GetSettingsResponse\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12\x15\n\rdocument_json\x18\x02 \x01(\x0c\x12\x1a\n\x12secret_states_json\x18\x03 \x01(\x0c\">\n\x13SaveSettingsRequest\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12\x15\n\rdocument_json\x18\x02 \x01(\x0c\"?\n\x14SaveSettingsResponse\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12\x15\n\rdocument_json\x18\x02 \x01(\x0c\"\x17\n\x15GetModelAccessRequest\"\x8a\x01\n\x16GetModelAccessResponse\x12\x0e\n\x06vendor\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61se_url\x18\x02 \x01(\t\x12\x0f\n\x07\x61pi_key\x18\x03 \x01(\t\x12\x15\n\rdefault_model\x18\x04 \x01(\t\x12\x14\n\x0coptions_json\x18\x05 \x01(\x0c\x12\x10\n\x08revision\x18\x06 \x01(\x03\x32\xdb\x02\n\x0fSettingsService\x12h\n\x0bGetSettings\x12+.managed_agents.vault.v1.GetSettingsRequest\x1a,.managed_agents.vault.v1.GetSettingsResponse\x12k\n\x0cSaveSettings\x12,.managed_agents.vault.v1.SaveSettingsRequest\x1a-.managed_agents.vault.v1.SaveSettingsResponse\x12q\n\x0eGetModelAccess\x12..managed_agents.vault.v1.GetModelAccessRequest\x1a/.managed_agents.vault.v1.GetModelAccessResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#managed_agents/vault/v1/vault.proto\x12\x17managed_agents.vault.v1\"\x14\n\x12GetSettingsRequest\"\xff\x01\n\x13GetSettingsResponse\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12\x15\n\rdocument_json\x18\x02 \x01(\x0c\x12\x1a\n\x12secret_states_json\x18\x03 \x01(\x0c\x12\x1a\n\x12\x65\x66\x66\x65\x63tive_revision\x18\x04 \x01(\x03\x12\x1b\n\x13saved_document_json\x18\x05 \x01(\x0c\x12\x18\n\x10restart_required\x18\x06 \x01(\x08\x12\x19\n\x11\x61\x63tivation_status\x18\x07 \x01(\t\x12\x1e\n\x16\x61\x63tivation_errors_json\x18\x08 \x01(\x0c\x12\x15\n\radapters_json\x18\t \x01(\x0c\">\n\x13SaveSettingsRequest\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12\x15\n\rdocument_json\x18\x02 \x01(\x0c\"\x7f\n\x14SaveSettingsResponse\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12\x15\n\rdocument_json\x18\x02 \x01(\x0c\x12>\n\x08settings\x18\x03 \x01(\x0b\x32,.managed_agents.vault.v1.GetSettingsResponse\"0\n\x17ValidateSettingsRequest\x12\x15\n\rdocument_json\x18\x01 \x01(\x0c\"b\n\x18ValidateSettingsResponse\x12\x15\n\rdocument_json\x18\x01 \x01(\x0c\x12\x15\n\rchanged_paths\x18\x02 \x03(\t\x12\x18\n\x10restart_required\x18\x03 \x01(\x08\"8\n\x13TestSettingsRequest\x12\x0c\n\x04\x61rea\x18\x01 \x01(\t\x12\x13\n\x0b\x63onfig_json\x18\x02 \x01(\x0c\"H\n\x14TestSettingsResponse\x12\x0f\n\x07\x61\x64\x61pter\x18\x01 \x01(\t\x12\x0e\n\x06status\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"\x17\n\x15GetModelAccessRequest\"\x8a\x01\n\x16GetModelAccessResponse\x12\x0e\n\x06vendor\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61se_url\x18\x02 \x01(\t\x12\x0f\n\x07\x61pi_key\x18\x03 \x01(\t\x12\x15\n\rdefault_model\x18\x04 \x01(\t\x12\x14\n\x0coptions_json\x18\x05 \x01(\x0c\x12\x10\n\x08revision\x18\x06 \x01(\x03\x32\xc1\x04\n\x0fSettingsService\x12h\n\x0bGetSettings\x12+.managed_agents.vault.v1.GetSettingsRequest\x1a,.managed_agents.vault.v1.GetSettingsResponse\x12k\n\x0cSaveSettings\x12,.managed_agents.vault.v1.SaveSettingsRequest\x1a-.managed_agents.vault.v1.SaveSettingsResponse\x12w\n\x10ValidateSettings\x12\x30.managed_agents.vault.v1.ValidateSettingsRequest\x1a\x31.managed_agents.vault.v1.ValidateSettingsResponse\x12k\n\x0cTestSettings\x12,.managed_agents.vault.v1.TestSettingsRequest\x1a-.managed_agents.vault.v1.TestSettingsResponse\x12q\n\x0eGetModelAccess\x12..managed_agents.vault.v1.GetModelAccessRequest\x1a/.managed_agents.vault.v1.GetModelAccessResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,16 +33,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETSETTINGSREQUEST']._serialized_start=64
   _globals['_GETSETTINGSREQUEST']._serialized_end=84
-  _globals['_GETSETTINGSRESPONSE']._serialized_start=86
-  _globals['_GETSETTINGSRESPONSE']._serialized_end=176
-  _globals['_SAVESETTINGSREQUEST']._serialized_start=178
-  _globals['_SAVESETTINGSREQUEST']._serialized_end=240
-  _globals['_SAVESETTINGSRESPONSE']._serialized_start=242
-  _globals['_SAVESETTINGSRESPONSE']._serialized_end=305
-  _globals['_GETMODELACCESSREQUEST']._serialized_start=307
-  _globals['_GETMODELACCESSREQUEST']._serialized_end=330
-  _globals['_GETMODELACCESSRESPONSE']._serialized_start=333
-  _globals['_GETMODELACCESSRESPONSE']._serialized_end=471
-  _globals['_SETTINGSSERVICE']._serialized_start=474
-  _globals['_SETTINGSSERVICE']._serialized_end=821
+  _globals['_GETSETTINGSRESPONSE']._serialized_start=87
+  _globals['_GETSETTINGSRESPONSE']._serialized_end=342
+  _globals['_SAVESETTINGSREQUEST']._serialized_start=344
+  _globals['_SAVESETTINGSREQUEST']._serialized_end=406
+  _globals['_SAVESETTINGSRESPONSE']._serialized_start=408
+  _globals['_SAVESETTINGSRESPONSE']._serialized_end=535
+  _globals['_VALIDATESETTINGSREQUEST']._serialized_start=537
+  _globals['_VALIDATESETTINGSREQUEST']._serialized_end=585
+  _globals['_VALIDATESETTINGSRESPONSE']._serialized_start=587
+  _globals['_VALIDATESETTINGSRESPONSE']._serialized_end=685
+  _globals['_TESTSETTINGSREQUEST']._serialized_start=687
+  _globals['_TESTSETTINGSREQUEST']._serialized_end=743
+  _globals['_TESTSETTINGSRESPONSE']._serialized_start=745
+  _globals['_TESTSETTINGSRESPONSE']._serialized_end=817
+  _globals['_GETMODELACCESSREQUEST']._serialized_start=819
+  _globals['_GETMODELACCESSREQUEST']._serialized_end=842
+  _globals['_GETMODELACCESSRESPONSE']._serialized_start=845
+  _globals['_GETMODELACCESSRESPONSE']._serialized_end=983
+  _globals['_SETTINGSSERVICE']._serialized_start=986
+  _globals['_SETTINGSSERVICE']._serialized_end=1563
 # @@protoc_insertion_point(module_scope)

@@ -3,8 +3,10 @@
 isort:skip_file
 Settings and, later, credentials: whatever holds a secret."""
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -42,22 +44,46 @@ class GetSettingsResponse(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     DOCUMENT_JSON_FIELD_NUMBER: _builtins.int
     SECRET_STATES_JSON_FIELD_NUMBER: _builtins.int
+    EFFECTIVE_REVISION_FIELD_NUMBER: _builtins.int
+    SAVED_DOCUMENT_JSON_FIELD_NUMBER: _builtins.int
+    RESTART_REQUIRED_FIELD_NUMBER: _builtins.int
+    ACTIVATION_STATUS_FIELD_NUMBER: _builtins.int
+    ACTIVATION_ERRORS_JSON_FIELD_NUMBER: _builtins.int
+    ADAPTERS_JSON_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
-    """Grows with each save."""
+    """Of the saved document; grows with each save."""
     document_json: _builtins.bytes
-    """JSON object, secrets masked as `********`."""
+    """The document in effect. JSON object, secrets masked as `********`."""
     secret_states_json: _builtins.bytes
     """JSON object: for each secret path `configured` or `not_set`."""
+    effective_revision: _builtins.int
+    """Of the document in effect: another than `revision` where the saved one can't be used."""
+    saved_document_json: _builtins.bytes
+    """The saved document, secrets masked. Where it can't be used, it is what the row holds."""
+    restart_required: _builtins.bool
+    """Whether some process still has to be started anew to use the saved document."""
+    activation_status: _builtins.str
+    """`active`, or `failed` where the saved document can't be used."""
+    activation_errors_json: _builtins.bytes
+    """JSON list of `{path, message}`: why it can't be used."""
+    adapters_json: _builtins.bytes
+    """JSON object: for each area the list of its adapters, with their option schemas."""
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         document_json: _builtins.bytes = ...,
         secret_states_json: _builtins.bytes = ...,
+        effective_revision: _builtins.int = ...,
+        saved_document_json: _builtins.bytes = ...,
+        restart_required: _builtins.bool = ...,
+        activation_status: _builtins.str = ...,
+        activation_errors_json: _builtins.bytes = ...,
+        adapters_json: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["document_json", b"document_json", "revision", b"revision", "secret_states_json", b"secret_states_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activation_errors_json", b"activation_errors_json", "activation_status", b"activation_status", "adapters_json", b"adapters_json", "document_json", b"document_json", "effective_revision", b"effective_revision", "restart_required", b"restart_required", "revision", b"revision", "saved_document_json", b"saved_document_json", "secret_states_json", b"secret_states_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -99,23 +125,139 @@ class SaveSettingsResponse(_message.Message):
 
     REVISION_FIELD_NUMBER: _builtins.int
     DOCUMENT_JSON_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The new revision."""
     document_json: _builtins.bytes
     """JSON object, secrets masked."""
+    @_builtins.property
+    def settings(self) -> Global___GetSettingsResponse:
+        """Everything that a reader is told from now on."""
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         document_json: _builtins.bytes = ...,
+        settings: Global___GetSettingsResponse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["document_json", b"document_json", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["document_json", b"document_json", "revision", b"revision", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SaveSettingsResponse: _TypeAlias = SaveSettingsResponse  # noqa: Y015
+
+@_typing.final
+class ValidateSettingsRequest(_message.Message):
+    """ValidateSettingsRequest holds a candidate."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DOCUMENT_JSON_FIELD_NUMBER: _builtins.int
+    document_json: _builtins.bytes
+    """As in SaveSettingsRequest."""
+    def __init__(
+        self,
+        *,
+        document_json: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["document_json", b"document_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ValidateSettingsRequest: _TypeAlias = ValidateSettingsRequest  # noqa: Y015
+
+@_typing.final
+class ValidateSettingsResponse(_message.Message):
+    """ValidateSettingsResponse tells what a save would do."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DOCUMENT_JSON_FIELD_NUMBER: _builtins.int
+    CHANGED_PATHS_FIELD_NUMBER: _builtins.int
+    RESTART_REQUIRED_FIELD_NUMBER: _builtins.int
+    document_json: _builtins.bytes
+    """The candidate with its defaults filled in, secrets masked."""
+    restart_required: _builtins.bool
+    """As in GetSettingsResponse, after a save."""
+    @_builtins.property
+    def changed_paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Paths at which it differs from the document in effect."""
+
+    def __init__(
+        self,
+        *,
+        document_json: _builtins.bytes = ...,
+        changed_paths: _abc.Iterable[_builtins.str] | None = ...,
+        restart_required: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_paths", b"changed_paths", "document_json", b"document_json", "restart_required", b"restart_required"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ValidateSettingsResponse: _TypeAlias = ValidateSettingsResponse  # noqa: Y015
+
+@_typing.final
+class TestSettingsRequest(_message.Message):
+    """TestSettingsRequest holds one area of a document."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AREA_FIELD_NUMBER: _builtins.int
+    CONFIG_JSON_FIELD_NUMBER: _builtins.int
+    area: _builtins.str
+    """Such as `model` or `storage.artifacts`: the path of the area in a document."""
+    config_json: _builtins.bytes
+    """JSON object, as it would stand in the document."""
+    def __init__(
+        self,
+        *,
+        area: _builtins.str = ...,
+        config_json: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["area", b"area", "config_json", b"config_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TestSettingsRequest: _TypeAlias = TestSettingsRequest  # noqa: Y015
+
+@_typing.final
+class TestSettingsResponse(_message.Message):
+    """TestSettingsResponse is the verdict on an area."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    adapter: _builtins.str
+    """The adapter that it names."""
+    status: _builtins.str
+    """`ok`, or `unavailable` where this build lacks the adapter."""
+    message: _builtins.str
+    """What was found, for people."""
+    def __init__(
+        self,
+        *,
+        adapter: _builtins.str = ...,
+        status: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "message", b"message", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TestSettingsResponse: _TypeAlias = TestSettingsResponse  # noqa: Y015
 
 @_typing.final
 class GetModelAccessRequest(_message.Message):

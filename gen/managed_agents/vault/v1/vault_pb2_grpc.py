@@ -46,6 +46,16 @@ class SettingsServiceStub:
                 request_serializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.SaveSettingsRequest.SerializeToString,
                 response_deserializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.SaveSettingsResponse.FromString,
                 _registered_method=True)
+        self.ValidateSettings = channel.unary_unary(
+                '/managed_agents.vault.v1.SettingsService/ValidateSettings',
+                request_serializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.ValidateSettingsRequest.SerializeToString,
+                response_deserializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.ValidateSettingsResponse.FromString,
+                _registered_method=True)
+        self.TestSettings = channel.unary_unary(
+                '/managed_agents.vault.v1.SettingsService/TestSettings',
+                request_serializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.TestSettingsRequest.SerializeToString,
+                response_deserializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.TestSettingsResponse.FromString,
+                _registered_method=True)
         self.GetModelAccess = channel.unary_unary(
                 '/managed_agents.vault.v1.SettingsService/GetModelAccess',
                 request_serializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetModelAccessRequest.SerializeToString,
@@ -67,8 +77,28 @@ class SettingsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SaveSettings(self, request, context):
-        """SaveSettings replaces the document. INVALID_ARGUMENT (INVALID_SETTINGS) with the
-        path, ABORTED (SETTINGS_REVISION_CONFLICT) at another revision. For the gateway.
+        """SaveSettings replaces the document, which is in effect from then on.
+        INVALID_ARGUMENT (INVALID_SETTINGS) with the path of the first fault and all faults
+        as `details`, ABORTED (SETTINGS_REVISION_CONFLICT) at another revision. For the
+        gateway, which then sends `settings.saved.<workspace_id>` over core NATS, so that
+        runners forget what they were told before.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ValidateSettings(self, request, context):
+        """ValidateSettings judges a document as SaveSettings does and saves nothing.
+        INVALID_ARGUMENT (INVALID_SETTINGS) likewise. For the gateway.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TestSettings(self, request, context):
+        """TestSettings judges one area by itself and saves nothing. INVALID_ARGUMENT
+        (INVALID_SETTINGS) for a malformed one; what is sound but not part of this build
+        is an answer. For the gateway.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -95,6 +125,16 @@ def add_SettingsServiceServicer_to_server(servicer, server):
                     servicer.SaveSettings,
                     request_deserializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.SaveSettingsRequest.FromString,
                     response_serializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.SaveSettingsResponse.SerializeToString,
+            ),
+            'ValidateSettings': grpc.unary_unary_rpc_method_handler(
+                    servicer.ValidateSettings,
+                    request_deserializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.ValidateSettingsRequest.FromString,
+                    response_serializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.ValidateSettingsResponse.SerializeToString,
+            ),
+            'TestSettings': grpc.unary_unary_rpc_method_handler(
+                    servicer.TestSettings,
+                    request_deserializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.TestSettingsRequest.FromString,
+                    response_serializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.TestSettingsResponse.SerializeToString,
             ),
             'GetModelAccess': grpc.unary_unary_rpc_method_handler(
                     servicer.GetModelAccess,
@@ -158,6 +198,60 @@ class SettingsService:
             '/managed_agents.vault.v1.SettingsService/SaveSettings',
             managed__agents_dot_vault_dot_v1_dot_vault__pb2.SaveSettingsRequest.SerializeToString,
             managed__agents_dot_vault_dot_v1_dot_vault__pb2.SaveSettingsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ValidateSettings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/managed_agents.vault.v1.SettingsService/ValidateSettings',
+            managed__agents_dot_vault_dot_v1_dot_vault__pb2.ValidateSettingsRequest.SerializeToString,
+            managed__agents_dot_vault_dot_v1_dot_vault__pb2.ValidateSettingsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TestSettings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/managed_agents.vault.v1.SettingsService/TestSettings',
+            managed__agents_dot_vault_dot_v1_dot_vault__pb2.TestSettingsRequest.SerializeToString,
+            managed__agents_dot_vault_dot_v1_dot_vault__pb2.TestSettingsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,8 +40,20 @@ class SettingsServiceStub:
     process environment describes, at revision 0. For the gateway.
     """
     SaveSettings: _grpc.UnaryUnaryMultiCallable[_vault_pb2.SaveSettingsRequest, _vault_pb2.SaveSettingsResponse]
-    """SaveSettings replaces the document. INVALID_ARGUMENT (INVALID_SETTINGS) with the
-    path, ABORTED (SETTINGS_REVISION_CONFLICT) at another revision. For the gateway.
+    """SaveSettings replaces the document, which is in effect from then on.
+    INVALID_ARGUMENT (INVALID_SETTINGS) with the path of the first fault and all faults
+    as `details`, ABORTED (SETTINGS_REVISION_CONFLICT) at another revision. For the
+    gateway, which then sends `settings.saved.<workspace_id>` over core NATS, so that
+    runners forget what they were told before.
+    """
+    ValidateSettings: _grpc.UnaryUnaryMultiCallable[_vault_pb2.ValidateSettingsRequest, _vault_pb2.ValidateSettingsResponse]
+    """ValidateSettings judges a document as SaveSettings does and saves nothing.
+    INVALID_ARGUMENT (INVALID_SETTINGS) likewise. For the gateway.
+    """
+    TestSettings: _grpc.UnaryUnaryMultiCallable[_vault_pb2.TestSettingsRequest, _vault_pb2.TestSettingsResponse]
+    """TestSettings judges one area by itself and saves nothing. INVALID_ARGUMENT
+    (INVALID_SETTINGS) for a malformed one; what is sound but not part of this build
+    is an answer. For the gateway.
     """
     GetModelAccess: _grpc.UnaryUnaryMultiCallable[_vault_pb2.GetModelAccessRequest, _vault_pb2.GetModelAccessResponse]
     """GetModelAccess opens what a runner needs to reach the model vendor. For runners
@@ -61,8 +73,20 @@ class SettingsServiceAsyncStub(SettingsServiceStub):
     process environment describes, at revision 0. For the gateway.
     """
     SaveSettings: _aio.UnaryUnaryMultiCallable[_vault_pb2.SaveSettingsRequest, _vault_pb2.SaveSettingsResponse]  # type: ignore[assignment]
-    """SaveSettings replaces the document. INVALID_ARGUMENT (INVALID_SETTINGS) with the
-    path, ABORTED (SETTINGS_REVISION_CONFLICT) at another revision. For the gateway.
+    """SaveSettings replaces the document, which is in effect from then on.
+    INVALID_ARGUMENT (INVALID_SETTINGS) with the path of the first fault and all faults
+    as `details`, ABORTED (SETTINGS_REVISION_CONFLICT) at another revision. For the
+    gateway, which then sends `settings.saved.<workspace_id>` over core NATS, so that
+    runners forget what they were told before.
+    """
+    ValidateSettings: _aio.UnaryUnaryMultiCallable[_vault_pb2.ValidateSettingsRequest, _vault_pb2.ValidateSettingsResponse]  # type: ignore[assignment]
+    """ValidateSettings judges a document as SaveSettings does and saves nothing.
+    INVALID_ARGUMENT (INVALID_SETTINGS) likewise. For the gateway.
+    """
+    TestSettings: _aio.UnaryUnaryMultiCallable[_vault_pb2.TestSettingsRequest, _vault_pb2.TestSettingsResponse]  # type: ignore[assignment]
+    """TestSettings judges one area by itself and saves nothing. INVALID_ARGUMENT
+    (INVALID_SETTINGS) for a malformed one; what is sound but not part of this build
+    is an answer. For the gateway.
     """
     GetModelAccess: _aio.UnaryUnaryMultiCallable[_vault_pb2.GetModelAccessRequest, _vault_pb2.GetModelAccessResponse]  # type: ignore[assignment]
     """GetModelAccess opens what a runner needs to reach the model vendor. For runners
@@ -91,8 +115,32 @@ class SettingsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _vault_pb2.SaveSettingsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_vault_pb2.SaveSettingsResponse, _abc.Awaitable[_vault_pb2.SaveSettingsResponse]]:
-        """SaveSettings replaces the document. INVALID_ARGUMENT (INVALID_SETTINGS) with the
-        path, ABORTED (SETTINGS_REVISION_CONFLICT) at another revision. For the gateway.
+        """SaveSettings replaces the document, which is in effect from then on.
+        INVALID_ARGUMENT (INVALID_SETTINGS) with the path of the first fault and all faults
+        as `details`, ABORTED (SETTINGS_REVISION_CONFLICT) at another revision. For the
+        gateway, which then sends `settings.saved.<workspace_id>` over core NATS, so that
+        runners forget what they were told before.
+        """
+
+    @_abc_1.abstractmethod
+    def ValidateSettings(
+        self,
+        request: _vault_pb2.ValidateSettingsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_vault_pb2.ValidateSettingsResponse, _abc.Awaitable[_vault_pb2.ValidateSettingsResponse]]:
+        """ValidateSettings judges a document as SaveSettings does and saves nothing.
+        INVALID_ARGUMENT (INVALID_SETTINGS) likewise. For the gateway.
+        """
+
+    @_abc_1.abstractmethod
+    def TestSettings(
+        self,
+        request: _vault_pb2.TestSettingsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_vault_pb2.TestSettingsResponse, _abc.Awaitable[_vault_pb2.TestSettingsResponse]]:
+        """TestSettings judges one area by itself and saves nothing. INVALID_ARGUMENT
+        (INVALID_SETTINGS) for a malformed one; what is sound but not part of this build
+        is an answer. For the gateway.
         """
 
     @_abc_1.abstractmethod

@@ -7,6 +7,7 @@ of the request is written before this returns or raises, except where the lease 
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,33 +81,18 @@ class Asker:
         except Stopped as stopped:
             if stopped.by_user:
                 self._write_message(answer, model_id, "interrupted", started)
-            self._write_end(start_id, answer, model_id, is_error=not stopped.by_user)
+            write_end(self._journal, start_id, answer, model_id, is_error=not stopped.by_user)
             raise
         except Exception:
-            self._write_end(start_id, answer, model_id, is_error=True)
+            write_end(self._journal, start_id, answer, model_id, is_error=True)
             raise
         self._write_answer(start_id, answer, model_id, started)
         return answer
 
     async def _read(self, provider: ModelProvider, request: ModelRequest, answer: Answer) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            async with (
-                asyncio.timeout(SILENCE_SECONDS) as silence,
-                aclosing(provider.stream(request)) as deltas,
-            ):
-                rescheduled = loop.time()
-                async for delta in deltas:
-                    await self._take(delta, answer)
-                    # A timer per delta would cost more than the delta.
-                    if (now := loop.time()) - rescheduled > 1.0:
-                        rescheduled = now
-                        silence.reschedule(now + SILENCE_SECONDS)
-        except TimeoutError:
-            message = f"The model sent nothing for {SILENCE_SECONDS:.0f} seconds."
-            raise ModelError(ModelErrorKind.TIMEOUT, message) from None
+        await read_deltas(provider, request, lambda delta: self._take(delta, answer))
         if answer.stop is None:
-            raise ModelError(ModelErrorKind.CONNECTION, "The model's answer broke off before its end.")
+            raise broke_off()
 
     async def _take(self, delta: ModelDelta, answer: Answer) -> None:
         if isinstance(delta, TextDelta):
@@ -146,7 +132,7 @@ class Asker:
         # What a refusing model wanted to call is not called.
         calls = [] if reason is StopReason.REFUSAL else answer.calls[:MOST_CALLS]
         refusals = self._toolbox.write_calls(calls, self._journal)
-        self._write_end(start_id, answer, model_id, is_error=False)
+        write_end(self._journal, start_id, answer, model_id, is_error=False)
         for event_type, fields in refusals:
             self._journal.add(event_type, fields)
         if answer.reasoning:
@@ -165,18 +151,47 @@ class Asker:
         }
         self._journal.add("agent.message", fields, answer.message_id)
 
-    def _write_end(self, start_id: str, answer: Answer, model_id: str, *, is_error: bool) -> None:
-        usage = answer.usage
-        model_usage = {
-            "input_tokens": usage.input_tokens,
-            "output_tokens": usage.output_tokens,
-            "cache_read_input_tokens": usage.cache_read_input_tokens,
-            "cache_creation_input_tokens": usage.cache_creation_5m_input_tokens + usage.cache_creation_1h_input_tokens,
-        }
-        fields = {"model_request_start_id": start_id, "model_usage": model_usage, "is_error": is_error}
-        self._journal.add("span.model_request_end", fields)
-        if usage != TokenUsage():
-            self._journal.spend(_model_used(answer, model_id), usage)
+
+async def read_deltas(
+    provider: ModelProvider, request: ModelRequest, take: Callable[[ModelDelta], Awaitable[None]]
+) -> None:
+    """Hand on what the model sends. Raises ModelError, also where it sends nothing for too long."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with (
+            asyncio.timeout(SILENCE_SECONDS) as silence,
+            aclosing(provider.stream(request)) as deltas,
+        ):
+            rescheduled = loop.time()
+            async for delta in deltas:
+                await take(delta)
+                # A timer per delta would cost more than the delta.
+                if (now := loop.time()) - rescheduled > 1.0:
+                    rescheduled = now
+                    silence.reschedule(now + SILENCE_SECONDS)
+    except TimeoutError:
+        message = f"The model sent nothing for {SILENCE_SECONDS:.0f} seconds."
+        raise ModelError(ModelErrorKind.TIMEOUT, message) from None
+
+
+def broke_off() -> ModelError:
+    """An answer ended without Stop."""
+    return ModelError(ModelErrorKind.CONNECTION, "The model's answer broke off before its end.")
+
+
+def write_end(journal: Journal, start_id: str, answer: Answer, model_id: str, *, is_error: bool) -> None:
+    """Append the end of a model request, and count what it cost."""
+    usage = answer.usage
+    model_usage = {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cache_read_input_tokens": usage.cache_read_input_tokens,
+        "cache_creation_input_tokens": usage.cache_creation_5m_input_tokens + usage.cache_creation_1h_input_tokens,
+    }
+    fields = {"model_request_start_id": start_id, "model_usage": model_usage, "is_error": is_error}
+    journal.add("span.model_request_end", fields)
+    if usage != TokenUsage():
+        journal.spend(_model_used(answer, model_id), usage, asked_as=model_id)
 
 
 def _model_used(answer: Answer, model_id: str) -> str:

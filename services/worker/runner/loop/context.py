@@ -12,7 +12,12 @@ How events become messages:
 - What one answer says and calls is one assistant message, followed by one user message with the results of its calls,
   in the order of the calls. Inputs that arrived meanwhile come after the results. A call that nobody answered gets a
   result that says so, since the vendors refuse a call without one.
-- A `system.message` is a turn of its own; one without usable text is dropped.
+- A `system.message` is a turn of its own, after the user's messages that stand between the same two answers: vendors
+  want it before an answer. One without usable text is dropped.
+- An `agent.thread_context_compacted` stands for everything before it but the inputs that wait: its summary comes
+  first, then the system messages that the model had read, which it carries along.
+
+How long the context is: what the vendor counted for the newest answer, and an estimate for what came after it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,8 +26,12 @@ from typing import Any
 
 import orjson
 
-from services.worker.runner.models.base import Block, Message, Role
+from services.worker.runner.loop.goal import END, ONGOING, START, Goal, declared, restored, settling
+from services.worker.runner.models.base import Block, Message, Role, block_chars
+from services.worker.runner.models.summary import COMPACTION, INTRODUCTION
+from services.worker.runner.models.windows import block_tokens
 
+START_THREAD, SEND_TO_THREAD = "start_thread", "send_to_thread"
 UNANSWERED = "No result was recorded for this call."
 # What an event costs in memory beyond its bytes, roughly: dicts, strings and the message around it.
 _EVENT_OVERHEAD_BYTES = 600
@@ -43,6 +52,13 @@ class Call:
     decision: str | None = None
     deny_message: str = ""
     result: Block | None = None
+    # Whether the result came from the log, rather than from this turn itself.
+    result_is_stored: bool = False
+
+    @property
+    def is_of_thread(self) -> bool:
+        """Whether a thread answers the call. Only coordinators are allowed tools of these names."""
+        return not self.custom and self.permission == "allow" and self.name in (START_THREAD, SEND_TO_THREAD)
 
     @property
     def answered(self) -> bool:
@@ -55,6 +71,13 @@ class _Input:
     seq: int
     role: Role
     content: list[Block]
+    # What was known when it was taken: its place is after that, also while its seq is not known.
+    after_seq: int = 0
+
+    @property
+    def read_before(self) -> int:
+        """A seq of the log before it."""
+        return self.seq - 1 if self.seq else self.after_seq
 
 
 @dataclass(slots=True)
@@ -66,17 +89,45 @@ class Conversation:
     # Id of a span.model_request_start that has no end yet.
     open_request: str = ""
     calls: list[Call] = field(default_factory=list)
+    # The outcome that is worked on.
+    goal: Goal | None = None
     _sealed: list[Message] = field(default_factory=list)
     _answer: list[Block] = field(default_factory=list)
     _reasoning: list[Block] = field(default_factory=list)
     _inputs: list[_Input] = field(default_factory=list)
+    # What the system messages that were read say: it outlives compactions.
+    _standing: list[Block] = field(default_factory=list)
+    _compacting: bool = False
+    # Tokens as the vendor counted them with the newest answer, and an estimate of what was sealed since.
+    _counted: int = 0
+    _estimated: int = 0
+    _answer_is_counted: bool = False
+
+    @property
+    def read_seq(self) -> int:
+        """The seq up to which every input was read by a model request."""
+        return min((waiting.read_before for waiting in self._inputs), default=self.known_seq)
+
+    def tokens(self, fixed_tokens: int) -> int:
+        """How long the next request is; `fixed_tokens` estimates what comes with each one, as vendors count it too."""
+        waiting = sum(_tokens(waiting.content) for waiting in self._inputs)
+        return (self._counted or fixed_tokens) + self._estimated + self._answer_tokens() + waiting
+
+    def read_messages(self) -> list[Message]:
+        """The context without the inputs that wait: what a compaction summarises."""
+        messages = self._sealed.copy()
+        self._push_answer(messages)
+        return messages
+
+    def standing_instructions(self) -> list[Block]:
+        """What the system messages among them say."""
+        return self._standing.copy()
 
     def messages(self) -> list[Message]:
         """The context for the next model request: all that is known, unread inputs included."""
-        messages = self._sealed.copy()
-        self._push_answer(messages)
+        messages = self.read_messages()
         for waiting in self._inputs:
-            _push(messages, waiting.role, waiting.content)
+            push(messages, waiting.role, waiting.content)
         return messages
 
     def open_calls(self) -> list[Call]:
@@ -87,9 +138,18 @@ class Conversation:
         """Whether a model request would have something to react to."""
         return bool(self._inputs or self.calls) or not self._answer
 
+    def said(self) -> list[Block]:
+        """The text of the newest answer."""
+        return [block for block in self._answer if block["type"] == "text"]
+
     def has_unread_input(self) -> bool:
         """Whether inputs wait that no model request has read."""
         return bool(self._inputs)
+
+    def settle_own_inputs(self) -> None:
+        """What the turn itself told the model, in the journal's last append, is stored: it has its place in the log."""
+        for waiting in self._inputs:
+            waiting.seq = waiting.seq or self.known_seq
 
     def remember_reasoning(self, blocks: Iterable[Block]) -> None:
         """Keep the vendor's reasoning of the newest answer for as long as this process has the conversation."""
@@ -112,20 +172,70 @@ class Conversation:
             handler(self, event_id, fields, seq)
 
     def _on_request_start(self, event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        self.open_request = event_id
+        if self._is_of_compaction(fields):
+            return
+        self._estimated += self._answer_tokens()
         self._push_answer(self._sealed)
-        self.calls, self._answer, self._reasoning = [], [], []
+        self._begin_answer()
         read_up_to = fields.get("context_seq", seq)
         count = 0
         for waiting in self._inputs:
             if waiting.seq > read_up_to:
                 break
-            _push(self._sealed, waiting.role, waiting.content)
+            push(self._sealed, waiting.role, waiting.content)
+            if waiting.role == "system":
+                self._standing += waiting.content
+            self._estimated += _tokens(waiting.content)
             count += 1
         del self._inputs[:count]
-        self.open_request = event_id
 
-    def _on_request_end(self, _event_id: str, _fields: Mapping[str, Any], _seq: int) -> None:
+    def _on_request_end(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
         self.open_request = ""
+        if self._compacting:
+            self._compacting = False
+            return
+        usage = fields.get("model_usage") or {}
+        read = sum(usage.get(name, 0) for name in _READ_TOKENS)
+        if read:
+            # What an answer that failed had said is not in the log.
+            said = usage.get("output_tokens", 0) if self._answer else 0
+            self._counted, self._estimated, self._answer_is_counted = read + said, 0, True
+
+    def _on_compacted(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
+        summary = [{"type": "text", "text": INTRODUCTION}, *usable_blocks(fields.get("content"))]
+        self._standing = usable_blocks(fields.get("system"))
+        self._begin_answer()
+        self._sealed = [Message("user", summary)]
+        goal = restored(fields.get("outcome"))
+        if goal is not None and not self._waits(goal):
+            push(self._sealed, "user", [{"type": "text", "text": goal.instruction()}])
+        if self.goal is None or not self._waits(self.goal):
+            # One that waits may have come after the compaction looked.
+            self.goal = goal
+        if self._standing:
+            self._sealed.append(Message("system", self._standing))
+        self._counted, self._estimated = 0, sum(_tokens(message.content) for message in self._sealed)
+        kept = [block for waiting in self._inputs for block in waiting.content]
+        self.size_bytes = sum(message.size for message in self._sealed) + sum(map(block_chars, kept))
+        self.size_bytes += _EVENT_OVERHEAD_BYTES * (len(self._sealed) + len(self._inputs))
+
+    def _waits(self, goal: Goal) -> bool:
+        """Whether no model request has read of the goal."""
+        return any(waiting.seq == goal.seq for waiting in self._inputs)
+
+    def _is_of_compaction(self, fields: Mapping[str, Any]) -> bool:
+        self._compacting = fields.get("purpose") == COMPACTION
+        return self._compacting
+
+    def _begin_answer(self) -> None:
+        self.calls, self._answer, self._reasoning = [], [], []
+        self._answer_is_counted = False
+
+    def _answer_tokens(self) -> int:
+        """What the newest answer adds to the tokens that were counted: itself if it was not, and its results."""
+        results = sum(block_tokens(call.result or _no_result(call)) for call in self.calls)
+        return results + (0 if self._answer_is_counted else _tokens(self._answer))
 
     def _on_agent_message(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
         self._answer += usable_blocks(fields.get("content"))
@@ -144,16 +254,18 @@ class Conversation:
         self.calls.append(Call(event_id, block_id, name, arguments, custom, permission))
         self._answer.append({"type": "tool_use", "id": block_id, "name": name, "input": arguments})
 
-    def _on_tool_result(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
-        self._answer_call(fields.get("tool_use_id", ""), fields)
+    def _on_tool_result(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        self._answer_call(fields.get("tool_use_id", ""), fields, seq)
 
-    def _on_custom_tool_result(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
-        self._answer_call(fields.get("custom_tool_use_id", ""), fields)
+    def _on_custom_tool_result(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        self._answer_call(fields.get("custom_tool_use_id", ""), fields, seq)
 
-    def _answer_call(self, call_id: str, fields: Mapping[str, Any]) -> None:
+    def _answer_call(self, call_id: str, fields: Mapping[str, Any], seq: int) -> None:
         call = self._find_call(call_id)
-        if call is None or call.result is not None:
+        # A result that the service wrote first stands, whatever this turn wrote before it heard of that.
+        if call is None or (call.result is not None and (call.result_is_stored or not seq)):
             return
+        call.result_is_stored = bool(seq)
         call.result = {
             "type": "tool_result",
             "tool_use_id": call.block_id,
@@ -171,20 +283,59 @@ class Conversation:
         return next((call for call in self.calls if call_id in (call.event_id, call.block_id)), None)
 
     def _on_user_message(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        if self.goal is not None and (fields.get("metadata") or {}).get("outcome_id") == self.goal.outcome_id:
+            self.goal.revision = ""
+        self._add_input(seq, "user", usable_blocks(fields.get("content")))
+
+    def _add_input(self, seq: int, role: Role, blocks: list[Block]) -> None:
+        if not blocks:
+            return
+        place = len(self._inputs)
+        # What others sent before our own input was stored stands before it in the log.
+        while seq and place and not self._inputs[place - 1].seq:
+            place -= 1
+        self._inputs.insert(place, _Input(seq, role, blocks, self.known_seq))
+
+    def _on_define_outcome(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        self.goal = declared(fields, seq)
+        self._add_input(seq, "user", [{"type": "text", "text": self.goal.instruction()}])
+
+    def _on_evaluation(self, event_id: str, event_type: str, fields: Mapping[str, Any], seq: int) -> None:
+        # A context that begins at a compaction is told of its goal there, and of an end before that by the end itself.
+        if self.goal is not None:
+            if fields.get("outcome_id") != self.goal.outcome_id or self.goal.follow(event_id, event_type, fields):
+                return
+            self.goal = None
+        if event_type == END and (text := settling(fields)):
+            self._add_input(seq, "user", [{"type": "text", "text": text}])
+
+    def _on_evaluation_start(self, event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        self._on_evaluation(event_id, START, fields, seq)
+
+    def _on_evaluation_ongoing(self, event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        self._on_evaluation(event_id, ONGOING, fields, seq)
+
+    def _on_evaluation_end(self, event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        self._on_evaluation(event_id, END, fields, seq)
+
+    def _on_thread_message(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        # A thread is told what to do by the one that made it, which hears the answers of its threads by name.
+        name = fields.get("from_agent_name")
+        told = f"Message from thread {fields.get('from_session_thread_id')} ({name}):"
+        head = [{"type": "text", "text": told}] if name else []
         if blocks := usable_blocks(fields.get("content")):
-            self._inputs.append(_Input(seq, "user", blocks))
+            self._inputs.append(_Input(seq, "user", [*head, *blocks]))
 
     def _on_system_message(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
         blocks = [block for block in usable_blocks(fields.get("content")) if block["type"] == "text"]
-        if blocks:
-            self._inputs.append(_Input(seq, "system", blocks))
+        self._add_input(seq, "system", blocks)
 
     def _push_answer(self, messages: list[Message]) -> None:
         if not self._answer:
             return
-        _push(messages, "assistant", self._answer, self._reasoning)
+        push(messages, "assistant", self._answer, self._reasoning)
         if self.calls:
-            _push(messages, "user", [call.result or _no_result(call) for call in self.calls])
+            push(messages, "user", [call.result or _no_result(call) for call in self.calls])
 
 
 def usable_blocks(content: object) -> list[Block]:
@@ -205,19 +356,33 @@ def _no_result(call: Call) -> Block:
     }
 
 
-def _push(messages: list[Message], role: Role, content: list[Block], reasoning: Iterable[Block] = ()) -> None:
-    """Add a message, or join it to the last one so that user and assistant alternate. Messages are never changed."""
+def push(messages: list[Message], role: Role, content: list[Block], reasoning: Iterable[Block] = ()) -> None:
+    """Add a message, or join it to the last one of its role between two answers. Messages are never changed."""
     last = messages[-1] if messages else None
-    if last is not None and last.role == role and role != "system":
+    if last is not None and last.role == "system" and role == "user":
+        messages.pop()
+        push(messages, role, content)
+        messages.append(last)
+    elif last is not None and last.role == role:
         messages[-1] = Message(role, [*last.content, *content], [*last.reasoning, *reasoning])
     else:
         messages.append(Message(role, content, tuple(reasoning)))
 
 
+def _tokens(content: Iterable[Block]) -> int:
+    return sum(map(block_tokens, content))
+
+
+_READ_TOKENS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _BLOCK_TYPES = frozenset(("text", "image", "document", "search_result"))
 _HANDLERS = {
     "user.message": Conversation._on_user_message,
+    "user.define_outcome": Conversation._on_define_outcome,
+    START: Conversation._on_evaluation_start,
+    ONGOING: Conversation._on_evaluation_ongoing,
+    END: Conversation._on_evaluation_end,
     "system.message": Conversation._on_system_message,
+    "agent.thread_message_received": Conversation._on_thread_message,
     "user.custom_tool_result": Conversation._on_custom_tool_result,
     "user.tool_result": Conversation._on_tool_result,
     "user.tool_confirmation": Conversation._on_confirmation,
@@ -227,4 +392,5 @@ _HANDLERS = {
     "agent.tool_use": Conversation._on_tool_use,
     "agent.custom_tool_use": Conversation._on_custom_tool_use,
     "agent.tool_result": Conversation._on_tool_result,
+    "agent.thread_context_compacted": Conversation._on_compacted,
 }

@@ -54,6 +54,10 @@ class Journal:
         self._failure: Exception | None = None
         # Seq of a user.interrupt that the service told of last; 0 where none waits.
         self.interrupt_seq = 0
+        # Whether the session's budget is spent, as the service told last; None before its first answer.
+        self.budget_reached: bool | None = None
+        # The vendor's id of what agents call `default`, and price lists may call so too.
+        self.default_model = ""
         self.on_answer: Callable[[], None] = _nothing
         self.on_failure: Callable[[Exception], None] = _nothing
 
@@ -66,8 +70,8 @@ class Journal:
         self._start_timer()
         return event_id
 
-    def spend(self, model_id: str, usage: TokenUsage) -> None:
-        """Count what a model request cost, with the events that wait."""
+    def spend(self, model_id: str, usage: TokenUsage, *, asked_as: str = "") -> None:
+        """Count what a request to a model cost, with the events that wait; it may answer under another name."""
         tokens = Usage(
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
@@ -75,7 +79,13 @@ class Journal:
             cache_creation_5m_input_tokens=usage.cache_creation_5m_input_tokens,
             cache_creation_1h_input_tokens=usage.cache_creation_1h_input_tokens,
         )
-        self._usage.append(ModelUsage(model_id=model_id, usage=tokens))
+        names = [name for name in (asked_as, "default" if asked_as == self.default_model else "") if name]
+        self._usage.append(ModelUsage(model_id=model_id, usage=tokens, asked_as=names))
+
+    @property
+    def has_uncharged_usage(self) -> bool:
+        """Whether the service has not been told of all that was spent."""
+        return bool(self._usage) or self._lock.locked()
 
     async def flush(self, end: TurnEnd | None = None) -> AppendTurnEventsResponse | None:
         """Append what waits, and end the turn with it if told so. None where there was nothing to do."""
@@ -124,6 +134,7 @@ class Journal:
             self._conversation.apply_stored(event.seq, event.id, event.type, event.body)
         self._conversation.known_seq = max(self._conversation.known_seq, response.last_seq)
         self.interrupt_seq = response.interrupt_seq
+        self.budget_reached = response.budget_reached
         self.on_answer()
 
     async def _send(self, request: AppendTurnEventsRequest) -> AppendTurnEventsResponse:

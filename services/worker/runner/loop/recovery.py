@@ -5,6 +5,7 @@ may find more. The rules:
 
 - A model request without an end gets one with `is_error`, and is asked again.
 - A built-in call that may have begun is never run again: its result says `work_outcome_unknown`, and the model decides.
+- A call that a thread answers is waited for: nothing that happens to a runner concerns the thread.
 - A call that a client approved runs, if nothing can have begun it: this is the first attempt, and the session went
   from waiting for that approval straight into this turn.
 - A call that a client denied gets the denial as its result.
@@ -41,7 +42,9 @@ def plan(conversation: Conversation, *, attempt: int, resumed: bool) -> Plan:
     if conversation.open_request:
         result.events.append(request_end(conversation.open_request))
     for call in conversation.open_calls():
-        if call.custom or (call.permission == "ask" and call.decision is None):
+        if call.is_of_thread:
+            result.park.append(call)
+        elif call.custom or (call.permission == "ask" and call.decision is None):
             if attempt > 1:
                 result.park.append(call)
             else:

@@ -14,6 +14,8 @@ _ERROR_TYPES = {
     ModelErrorKind.OVERLOADED: "model_overloaded_error",
     ModelErrorKind.RATE_LIMITED: "model_rate_limited_error",
     ModelErrorKind.BILLING: "billing_error",
+    # Only where compacting the context did not help, or could not be done.
+    ModelErrorKind.TOO_LONG: "compaction_limit_reached_error",
 }
 
 
@@ -65,8 +67,23 @@ def error_type(error: ModelError) -> str:
     return _ERROR_TYPES.get(error.kind, "model_request_failed_error")
 
 
-def error_fields(kind: str, message: str, retry_status: str) -> dict:
-    """The fields of a session.error. `retry_status` is `retryable`, `not_retryable` or `unknown`."""
+# Failures that the same request would meet again. Of any other, nothing is known.
+NOT_RETRYABLE = frozenset(
+    {
+        "loop_engine_not_supported",
+        "loop_engine_invalid",
+        "unsupported_capability",
+        "work_outcome_unknown",
+        "work_lease_lost",
+        "requires_action_timeout",
+        "outcome_evaluator_unavailable",
+    }
+)
+
+
+def error_fields(kind: str, message: str, *, asks_again: bool = False) -> dict:
+    """The fields of a session.error; `retry_status` follows from the type where the platform doesn't ask again."""
+    retry_status = "retryable" if asks_again else "not_retryable" if kind in NOT_RETRYABLE else "unknown"
     return {
         "error": {"type": kind, "message": message, "retry_status": retry_status},
         "content": [{"type": "text", "text": message}],

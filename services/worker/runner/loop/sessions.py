@@ -1,10 +1,12 @@
 """The sessions service as turns use it: appends, releases, and contexts from the cache, the grant and the log."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 from kit.errors import DeadlineExceeded, FailedPrecondition, NotFound, Unavailable
 from kit.telemetry import log
+from managed_agents.sessions.v1.events_pb2 import Event
 from managed_agents.sessions.v1.turns_pb2 import (
     AppendTurnEventsRequest,
     AppendTurnEventsResponse,
@@ -46,8 +48,8 @@ class TurnSessions:
         kept = self._cache.take(grant.session.id)
         if from_log:
             return await self._read_on(Conversation(), lease)
-        conversation = kept or Conversation()
-        if grant.context_after_seq > conversation.known_seq:
+        conversation = Conversation() if kept is None or grant.context_starts_anew else kept
+        if grant.context_after_seq > conversation.known_seq and not grant.context_starts_anew:
             # What was announced is gone by now.
             return await self._read_on(Conversation(), lease)
         for event in grant.context:
@@ -55,16 +57,27 @@ class TurnSessions:
         return conversation if grant.context_complete else await self._read_on(conversation, lease)
 
     async def _read_on(self, conversation: Conversation, lease: Lease) -> Conversation:
+        async for event in self.read_log(lease, conversation.known_seq, from_compaction=True):
+            conversation.apply_stored(event.seq, event.id, event.type, event.body)
+        return conversation
+
+    async def read_log(
+        self, lease: Lease, after_seq: int = 0, *, from_compaction: bool = False
+    ) -> AsyncIterator[Event]:
+        """The context events of the log after a seq, or of what the newest compaction left of it."""
         while True:
             lease.check()
-            request = ReadTurnContextRequest(session_id=lease.session_id, after_seq=conversation.known_seq)
+            request = ReadTurnContextRequest(
+                session_id=lease.session_id, after_seq=after_seq, from_compaction=from_compaction
+            )
             try:
                 async for batch in self._turns.ReadTurnContext(request, timeout_seconds=lease.remaining_seconds()):
                     for event in batch.events:
-                        conversation.apply_stored(event.seq, event.id, event.type, event.body)
+                        yield event
+                        after_seq = event.seq
                     # A long log must not hold up the other turns of this process.
                     await asyncio.sleep(0)
-                return conversation
+                return
             except (Unavailable, DeadlineExceeded) as failed:
                 log.warning("context not read, trying again", session_id=lease.session_id, error=repr(failed))
                 await asyncio.sleep(_PAUSE_SECONDS)

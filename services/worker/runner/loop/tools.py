@@ -5,7 +5,7 @@ something else is answered with what there is, so that the model can go on.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from kit import failpoints
@@ -35,16 +35,17 @@ class Sandbox(Protocol):
 class Toolbox:
     """The tools of one turn."""
 
-    def __init__(self, profile: AgentProfile, built_in: Mapping[str, ToolDefinition]) -> None:
+    def __init__(
+        self, profile: AgentProfile, built_in: Mapping[str, ToolDefinition], of_service: Sequence[ToolDefinition] = ()
+    ) -> None:
+        """`of_service` are tools whose calls the sessions service answers by itself."""
         self._profile = profile
         self._usable = {name: policy for name, policy in profile.policies.items() if name in built_in}
         self.definitions = [built_in[name] for name in built_in if name in self._usable]
         self.definitions += profile.custom_tools.values()
-
-    @property
-    def uses_sandbox(self) -> bool:
-        """Whether any tool of the agent runs here."""
-        return bool(self._usable)
+        self.definitions += of_service
+        self.uses_sandbox = bool(self._usable)
+        self._usable |= dict.fromkeys((tool.name for tool in of_service), "always_allow")
 
     def write_calls(self, calls: list[ToolCall], journal: Journal) -> list[tuple[str, dict[str, Any]]]:
         """Append the calls of one answer as events. Returns the results of those that can't be made."""

@@ -9,15 +9,17 @@ so that no session stays running because of it.
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
 
 import orjson
 
 from kit.telemetry import continue_trace, log
+from managed_agents.sessions.v1.events_pb2 import Event
 from managed_agents.sessions.v1.turns_pb2 import (
+    TURN_END_KIND_BUDGET_REACHED,
     TURN_END_KIND_END_TURN,
     TURN_END_KIND_FAILED,
     TURN_END_KIND_INTERRUPTED,
@@ -30,30 +32,27 @@ from managed_agents.sessions.v1.turns_pb2 import (
     TurnEndKind,
     TurnGrant,
 )
-from services.worker.runner.loop import recovery, retry
+from services.worker.runner.loop import recovery, retry, threads
 from services.worker.runner.loop.agent import DEFAULT_SYSTEM, SANDBOX_NOTE, parse_agent
 from services.worker.runner.loop.asking import Answer, Asker
+from services.worker.runner.loop.ceiling import Ceiling
+from services.worker.runner.loop.compaction import Compactor, NoSummary
 from services.worker.runner.loop.context import Call, Conversation
 from services.worker.runner.loop.journal import LINGER_SECONDS, Journal
 from services.worker.runner.loop.leases import Lease, LeaseLost
+from services.worker.runner.loop.outcomes import BudgetSpent, Evaluator
 from services.worker.runner.loop.previews import Previews, Publish
 from services.worker.runner.loop.stopping import StopKind, Stopped, StopSignal
-from services.worker.runner.loop.tools import Sandbox, Toolbox, run_call
+from services.worker.runner.loop.tools import Toolbox, run_call
 from services.worker.runner.models.access import Model, ModelAccessCache
 from services.worker.runner.models.base import ModelAccess, ModelError, ModelErrorKind, StopReason, ToolDefinition
 
 DEFAULT_MAX_STEPS = 25
 # Failures of our own in one turn, after which it is given back instead of failing on.
 _MOST_FAILURES = 3
+# What may be settled by the time that the service hears of such an end.
+_MAY_GO_ON = (TURN_END_KIND_BUDGET_REACHED, TURN_END_KIND_REQUIRES_ACTION)
 _INTERNAL_TEXT = "Something failed inside the platform while it ran this turn. Its log has the cause."
-
-
-class Sandboxes(Protocol):
-    """Where sessions get their sandbox."""
-
-    def session(self, session_id: str, environment: Mapping[str, Any]) -> Sandbox:
-        """The sandbox of a session; it starts with its first tool."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +63,15 @@ class TurnServices:
     release: Callable[[Lease], Awaitable[object]]
     # The conversation of a session up to now; from the log alone where the last argument is true.
     load: Callable[[TurnGrant, Lease, bool], Awaitable[Conversation]]
+    # The context events of a session from its beginning, whatever was compacted.
+    read_log: Callable[[Lease], AsyncIterator[Event]]
     publish: Publish
     access: ModelAccessCache
-    sandboxes: Sandboxes
+    sandboxes: threads.Sandboxes
     built_in: Mapping[str, ToolDefinition]
     retry_policy: retry.RetryPolicy = field(default_factory=retry.RetryPolicy)
+    # What the models take, in tokens; 0 leaves it to the table of known models.
+    window_tokens: int = 0
 
 
 class Turn:
@@ -83,7 +86,8 @@ class Turn:
         self._services = services
         agent = grant.session.agent
         self._profile = parse_agent(agent.document_json, agent.model_json, agent.model_id)
-        self._toolbox = Toolbox(self._profile, services.built_in)
+        self._toolbox = Toolbox(self._profile, services.built_in, threads.tools_for(grant))
+        self._ceiling = Ceiling(grant)
         self._thread = {"session_thread_id": grant.thread_id, "agent_name": self._profile.name}
         self._previews = Previews(services.publish, grant.session.id)
         self._interrupt_seq = self._obeyed_seq = 0
@@ -167,6 +171,18 @@ class Turn:
         self._journal.on_answer = self._read_answer
         self._journal.on_failure = self._read_failure
         self._asker = Asker(self._journal, conversation, self._previews, self.stop, self._toolbox)
+        self._compactor = Compactor(self._journal, conversation, self.stop, self._toolbox, self._services.window_tokens)
+        self._evaluator = Evaluator(
+            self.grant,
+            self._journal,
+            conversation,
+            self.stop,
+            self._ceiling,
+            self._services.access,
+            self._services.retry_policy,
+            self._profile.model_id,
+            partial(self._services.read_log, self.lease),
+        )
         self._conversation = conversation
 
     @property
@@ -191,16 +207,27 @@ class Turn:
         elif self._park:
             await self._end(TURN_END_KIND_REQUIRES_ACTION, event_ids=[call.event_id for call in self._park])
         elif self._loaded.needs_answer():
-            await self._ask()
+            if await self._ceiling.is_reached(self._journal):
+                await self._end(TURN_END_KIND_BUDGET_REACHED)
+            else:
+                await self._ask()
+        elif self._loaded.goal is not None:
+            await self._measure()
         else:
             await self._end(TURN_END_KIND_END_TURN)
+
+    async def _measure(self) -> None:
+        try:
+            await self._evaluator.measure()
+        except BudgetSpent:
+            await self._end(TURN_END_KIND_BUDGET_REACHED)
+        # What the agent does next has all the steps of a turn.
+        self._steps = self._model_failures = 0
 
     async def _run_calls(self) -> None:
         # The calls are in the log before the first of them runs: whatever happens then, they are known.
         await self._journal.flush()
-        sandbox = self._services.sandboxes.session(
-            self.lease.session_id, orjson.loads(self.grant.environment_json or b"{}")
-        )
+        sandbox = threads.sandbox_for(self._services.sandboxes, self.grant)
         started = time.monotonic()
         while self._run:
             self.lease.check()
@@ -225,20 +252,24 @@ class Turn:
             await self._after_model_error(error, access)
             return
         self._model_failures = 0
-        self._steps += 1
-        await self._after_answer(answer)
+        if answer is not None:
+            self._steps += 1
+            self._compactor.note_answer()
+            await self._after_answer(answer)
 
-    async def _ask_model(self, model: Model) -> Answer:
+    async def _ask_model(self, model: Model) -> Answer | None:
+        """The model's answer; None where its context was compacted first, and the turn is to look again."""
         system = self._profile.system or DEFAULT_SYSTEM
         if self._toolbox.uses_sandbox:
             system = f"{system}\n\n{SANDBOX_NOTE}"
-        return await self._asker.ask(
-            model.provider,
-            model.resolve(self._profile.model_id),
-            system,
-            speed=self._profile.speed,
-            cache_key=self.lease.session_id,
-        )
+        model_id = model.resolve(self._profile.model_id)
+        self._journal.default_model = model.access.default_model
+        options = {"speed": self._profile.speed, "cache_key": self.lease.session_id}
+        if self._compactor.is_due(model_id, system):
+            with suppress(NoSummary):
+                await self._compactor.compact(model.provider, model_id, system, **options)
+            return None
+        return await self._asker.ask(model.provider, model_id, system, **options)
 
     async def _after_answer(self, answer: Answer) -> None:
         assert answer.stop is not None
@@ -248,18 +279,20 @@ class Turn:
             await self._end(TURN_END_KIND_REFUSAL, details=orjson.dumps(details))
             return
         calls = self._loaded.open_calls()
-        self._run = [call for call in calls if call.permission == "allow"]
-        self._park = [call for call in calls if call.permission != "allow"]
-        if not answer.calls:
+        self._park = [call for call in calls if call.permission != "allow" or call.is_of_thread]
+        self._run = [call for call in calls if call not in self._park]
+        if not answer.calls and self._loaded.goal is None:
             await self._end(TURN_END_KIND_END_TURN)
 
     async def _stop_at_limit(self) -> None:
         message = f"The turn was ended after {self._steps} model requests, the most that one turn may make."
-        fields = retry.error_fields("tool_use_limit_reached_error", message, "not_retryable")
+        fields = retry.error_fields("tool_use_limit_reached_error", message)
         self._journal.add("session.error", fields)
         await self._end(TURN_END_KIND_FAILED)
 
     async def _after_model_error(self, error: ModelError, access: ModelAccess | None) -> None:
+        if error.kind is ModelErrorKind.TOO_LONG and self._compactor.note_refusal():
+            return
         self._model_failures += 1
         # The key may have been changed since vault was asked.
         may_be_old = error.kind is ModelErrorKind.AUTHENTICATION and self._model_failures == 1
@@ -269,18 +302,23 @@ class Turn:
         log.warning("model request failed", session_id=self.lease.session_id, error=error.message, retry_in=delay)
         kind, message = retry.error_type(error), retry.error_message(error, access)
         if delay is None:
-            status = "unknown" if error.retryable else "not_retryable"
-            self._journal.add("session.error", retry.error_fields(kind, message, status))
-            await self._end(TURN_END_KIND_RETRIES_EXHAUSTED if error.retryable else TURN_END_KIND_FAILED)
+            # A context that is too long is no reason against another turn, with another model or other words.
+            is_final = not error.retryable and error.kind is not ModelErrorKind.TOO_LONG
+            self._journal.add("session.error", retry.error_fields(kind, message))
+            await self._end(TURN_END_KIND_FAILED if is_final else TURN_END_KIND_RETRIES_EXHAUSTED)
             return
-        self._journal.add("session.error", retry.error_fields(kind, message, "retryable"))
-        self._journal.add("session.status_rescheduled", {})
-        self._journal.add("session.thread_status_rescheduled", self._thread)
+        self._journal.add("session.error", retry.error_fields(kind, message, asks_again=True))
+        self._tell_status("rescheduled")
         await self._journal.flush()
         with self.stop.scope():
             await asyncio.sleep(delay)
-        self._journal.add("session.status_running", {})
-        self._journal.add("session.thread_status_running", self._thread)
+        self._tell_status("running")
+
+    def _tell_status(self, status: str) -> None:
+        # The log of a thread tells nothing of the session as a whole.
+        if not self.grant.root_session_id:
+            self._journal.add(f"session.status_{status}", {})
+        self._journal.add(f"session.thread_status_{status}", self._thread)
 
     async def _end(
         self,
@@ -290,6 +328,8 @@ class Turn:
         details: bytes = b"",
         interrupt_seq: int = 0,
     ) -> None:
+        if kind == TURN_END_KIND_END_TURN and (answer := threads.answer_of(self.grant, self._loaded)):
+            self._journal.add("agent.thread_message_sent", answer)
         response = await self._journal.flush(
             TurnEnd(kind=kind, event_ids=event_ids, stop_details_json=details, interrupt_seq=interrupt_seq)
         )
@@ -298,8 +338,8 @@ class Turn:
             self._over = True
             self.kept = self._conversation
             return
-        # Input waited that the turn had not read: it goes on with that.
-        if not self._loaded.has_unread_input():
+        # Input waited that the turn had not read: it goes on with that. Or there is budget again, or threads answered.
+        if not self._loaded.has_unread_input() and kind not in _MAY_GO_ON:
             raise RuntimeError("the service lets a turn go on that has nothing to read")
         self._run, self._park = [], []
         self._steps = self._model_failures = 0
@@ -351,6 +391,6 @@ class Turn:
         await self._load(from_log=True)
         for event_type, fields in recovery.plan(self._loaded, attempt=1, resumed=False).events:
             self._journal.add(event_type, fields)
-        self._journal.add("session.error", retry.error_fields("internal_error", _INTERNAL_TEXT, "unknown"))
+        self._journal.add("session.error", retry.error_fields("internal_error", _INTERNAL_TEXT))
         self._failed = False
         await self._end(TURN_END_KIND_FAILED)

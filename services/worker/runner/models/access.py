@@ -3,8 +3,9 @@
     async with access.use(workspace_id) as model:
         async for delta in model.provider.stream(request): …
 
-An answer of vault is trusted for REFRESH_SECONDS; if vault can't be reached then, the former answer still serves. One
-provider per workspace lives as long as the answer's revision, and is closed when the last request on it has ended.
+An answer of vault is trusted for REFRESH_SECONDS, or until `forget` hears that settings were saved; if vault can't
+be reached then, the former answer still serves. One provider per workspace lives as long as the answer's revision, and
+is closed when the last request on it has ended.
 """
 
 import asyncio
@@ -51,6 +52,8 @@ class ModelAccessCache:
         self._models: dict[str, Model] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        # Grows with each `forget`: an answer that was asked for before is not trusted.
+        self._saves = 0
 
     @asynccontextmanager
     async def use(self, workspace_id: str) -> AsyncIterator[Model]:
@@ -69,6 +72,13 @@ class ModelAccessCache:
         if model is not None and model.access.revision == seen_revision:
             model.fetched_at = 0.0
         return (await self._current(workspace_id)).access.revision != seen_revision
+
+    def forget(self, workspace_id: str | None = None) -> None:
+        """Ask vault before the next use: the settings of the workspace, or of any, were saved."""
+        self._saves += 1
+        for known_id, model in self._models.items():
+            if workspace_id in (None, known_id):
+                model.fetched_at = -REFRESH_SECONDS
 
     async def close(self) -> None:
         """Close every provider."""
@@ -89,6 +99,7 @@ class ModelAccessCache:
             return model
 
     async def _refetch(self, workspace_id: str, former: Model | None) -> Model:
+        saves = self._saves
         try:
             answer = await self._fetch(workspace_id)
         except DomainError as error:
@@ -99,17 +110,18 @@ class ModelAccessCache:
             retryable = error.code in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "RESOURCE_EXHAUSTED")
             message = f"The model settings of the workspace can't be read: {error.message}"
             raise ModelError(ModelErrorKind.CONNECTION, message, retryable=retryable) from error
+        fetched_at = time.monotonic() if saves == self._saves else -REFRESH_SECONDS
         if former is not None and former.access.revision == answer.revision:
-            former.fetched_at = time.monotonic()
+            former.fetched_at = fetched_at
             return former
-        model = await self._make(answer)
+        model = await self._make(answer, fetched_at)
         self._models[workspace_id] = model
         if former is not None:
             former.retired = True
             self._close_if_done(former)
         return model
 
-    async def _make(self, answer: GetModelAccessResponse) -> Model:
+    async def _make(self, answer: GetModelAccessResponse, fetched_at: float) -> Model:
         register_secret(answer.api_key)
         # On the loop it would keep this process from renewing its leases, and on a busy host for longer than they last.
         await asyncio.to_thread(registry.load, answer.vendor)
@@ -121,7 +133,7 @@ class ModelAccessCache:
             options=orjson.loads(answer.options_json) if answer.options_json else {},
             revision=answer.revision,
         )
-        return Model(access, self._create(access), time.monotonic())
+        return Model(access, self._create(access), fetched_at)
 
     def _close_if_done(self, model: Model) -> None:
         if model.retired and model.users == 0:

@@ -7,7 +7,7 @@ conversation as turns of their own.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import anthropic
@@ -98,7 +98,7 @@ class AnthropicModel(VendorModel):
         body: dict[str, Any] = {
             "model": request.model_id,
             "max_tokens": request.max_tokens or DEFAULT_MAX_TOKENS,
-            "messages": [_rendered(message) for message in request.messages],
+            "messages": _render(request.messages),
             "cache_control": _CACHED,
         }
         if request.system:
@@ -113,6 +113,15 @@ class AnthropicModel(VendorModel):
         if request.speed == "fast":
             body["speed"] = "fast"
         return body
+
+
+def _render(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The vendor takes a system message after a user's alone; one that follows none is sent as a user's."""
+    rendered = list(map(_rendered, messages))
+    for at, message in enumerate(rendered):
+        if message["role"] == "system" and (not at or rendered[at - 1]["role"] != "user"):
+            rendered[at] = {**message, "role": "user"}
+    return rendered
 
 
 def _rendered(message: Message) -> dict[str, Any]:
@@ -211,4 +220,4 @@ class _Answer:
 
 
 def _stream_error(error: Mapping[str, Any]) -> ModelError:
-    return reported(_STREAM_ERRORS.get(str(error.get("type")), ModelErrorKind.UNKNOWN), error.get("message"))
+    return reported(_STREAM_ERRORS.get(str(error.get("type")), ModelErrorKind.UNKNOWN), error.get("message"), error)

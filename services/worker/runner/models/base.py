@@ -15,6 +15,8 @@ from typing import Any, Literal, Protocol
 
 from kit.redaction import mask_text
 
+# The tool by which a grader gives its verdict on an outcome.
+VERDICT_TOOL = "record_outcome_verdict"
 Block = Mapping[str, Any]
 Role = Literal["user", "assistant", "system"]
 
@@ -154,6 +156,8 @@ class ModelErrorKind(StrEnum):
     BILLING = "billing"
     NOT_FOUND = "not_found"
     INVALID_REQUEST = "invalid_request"
+    # The context is longer than the model takes.
+    TOO_LONG = "too_long"
     UNKNOWN = "unknown"
 
 
@@ -204,6 +208,8 @@ def error_from_status(status: int, message: str, *, retry_after_seconds: float |
         kind = ModelErrorKind.BILLING
     elif status == 404:
         kind = ModelErrorKind.NOT_FOUND
+    elif status == 413:
+        kind = ModelErrorKind.TOO_LONG
     else:
         kind = ModelErrorKind.INVALID_REQUEST
     return ModelError(kind, message, status=status, retry_after_seconds=retry_after_seconds)

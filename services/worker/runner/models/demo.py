@@ -2,7 +2,7 @@
 
 It is no language model. It reads the last user text, plans with the tools that it was given (`demo_plan`), looks at
 what each call brought, and says in its answer what it saw and that it is only the demo. The same context always gives
-the same answer. Four characters count as one token, a tool call as eight.
+the same answer, and the same summary where one is asked for. Four characters count as one token, a tool call as eight.
 
 Directives in the text make it useful as a measuring device:
 
@@ -12,14 +12,17 @@ Directives in the text make it useful as a measuring device:
     THINK:               reason before the answer
     STOP:<reason>        stop with `refusal` or `max_tokens`
     FAIL:<status>        fail as a vendor that answers with this HTTP status
+
+As the grader of an outcome it follows `demo_grader`.
 """
 
 import asyncio
 import re
 from collections.abc import AsyncGenerator
 
-from services.worker.runner.models import demo_plan
+from services.worker.runner.models import demo_grader, demo_plan
 from services.worker.runner.models.base import (
+    VERDICT_TOOL,
     ModelAccess,
     ModelDelta,
     ModelInfo,
@@ -52,6 +55,10 @@ class DemoModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelDelta, None]:
         """Answer from the rules of the module docstring."""
+        if (prepared := _prepared(request)) is not None:
+            for delta in prepared:
+                yield delta
+            return
         progress = demo_plan.read_progress(request.messages)
         text = progress.text
         if status := _number("FAIL", text):
@@ -86,6 +93,28 @@ class DemoModel:
 
     async def close(self) -> None:
         """Nothing is held."""
+
+
+def _prepared(request: ModelRequest) -> list[ModelDelta] | None:
+    """The answer to a request that no person made."""
+    if demo_grader.is_asked(request.tools):
+        return _graded(request)
+    return _summed(request) if demo_plan.wants_summary(request.messages) else None
+
+
+def _summed(request: ModelRequest) -> list[ModelDelta]:
+    pieces = _in_pieces(demo_plan.summary(request.messages))
+    usage = UsageReport(_usage(request, pieces, 0, counted=False))
+    return [*map(TextDelta, pieces), usage, Stop(StopReason.END_TURN, None, request.model_id)]
+
+
+def _graded(request: ModelRequest) -> list[ModelDelta]:
+    verdict = demo_grader.verdict(request.messages)
+    said: ModelDelta = TextDelta("I have no verdict.")
+    if verdict is not None:
+        said = ToolCall(f"toolu_demo_{len(request.messages)}_0", VERDICT_TOOL, verdict)
+    usage = UsageReport(_usage(request, [], 1, counted=False))
+    return [said, usage, Stop(StopReason.TOOL_USE if verdict else StopReason.END_TURN, None, request.model_id)]
 
 
 def _number(directive: str, text: str) -> int:

@@ -13,10 +13,13 @@ from typing import Any
 
 from services.worker.runner.models import demo_scripts
 from services.worker.runner.models.base import Message, ToolDefinition
+from services.worker.runner.models.summary import INTRODUCTION, REQUEST, is_request
 
 BUILT_IN = frozenset(("bash", "read", "write", "edit", "glob", "grep", "web_fetch", "web_search"))
 _NAME = "I am the demo model: no model vendor is configured, so I follow simple rules instead of thinking."
 _QUOTE_CHARS = 1200
+_SUMMARY_CHARS = 300
+_DIRECTIVE = re.compile(r"\b(TOOL|LEN|DELAY|THINK|STOP|FAIL):")
 _VERBS = {
     "write": re.compile(r"\b(write|create|save|make|generate|build)\b", re.I),
     "run": re.compile(r"\b(run|execute|test|compute|calculate)\b", re.I),
@@ -71,7 +74,7 @@ def read_progress(messages: Sequence[Message]) -> Progress:
     while start:
         start -= 1
         message = messages[start]
-        if message.role == "user" and (text := text_of(message.content)):
+        if message.role == "user" and (text := _asked(message.content)):
             break
     results: dict[str, Mapping[str, Any]] = {}
     uses: list[Mapping[str, Any]] = []
@@ -87,6 +90,30 @@ def read_progress(messages: Sequence[Message]) -> Progress:
         if (result := results.get(use["id"])) is not None
     )
     return Progress(text, calls)
+
+
+def _asked(content: Sequence[Mapping[str, Any]]) -> str:
+    """What a person wrote, without the summary that a compacted context begins with."""
+    texts = [block["text"] for block in content if block["type"] == "text" and block["text"].strip()]
+    return "\n".join(texts[2:] if texts and texts[0] == INTRODUCTION else texts)
+
+
+def wants_summary(messages: Sequence[Message]) -> bool:
+    """Whether the newest user text asks for a summary of the rest."""
+    newest = next((message for message in reversed(messages) if message.role == "user"), None)
+    return newest is not None and is_request(text_of(newest.content))
+
+
+def summary(messages: Sequence[Message]) -> str:
+    """The demo model's summary: how much there was, and the newest request without its directives."""
+    said = [_asked(message.content).removesuffix(REQUEST) for message in messages if message.role == "user"]
+    newest = next((" ".join(text.split()) for text in reversed(said) if text.strip()), "")
+    calls = sum(block["type"] == "tool_use" for message in messages for block in message.content)
+    quoted = _DIRECTIVE.sub(r"\1 ", newest)[:_SUMMARY_CHARS]
+    return (
+        f"Summary by the demo model, which follows simple rules: there were {len(messages)} messages and {calls} calls"
+        f" of tools. The newest request was “{quoted}”. All that was begun has been done."
+    )
 
 
 def text_of(content: Sequence[Mapping[str, Any]]) -> str:
@@ -108,6 +135,8 @@ def next_reply(progress: Progress, tools: Sequence[ToolDefinition]) -> Reply:
         return Reply(step.announcement, [(step.tool, step.input)])
     if progress.calls:
         return Reply(_tell_success(progress, steps))
+    if not progress.text:
+        return Reply(f"{_NAME} I went on from a summary, which says that all that was begun has been done.")
     return Reply(_plain_answer(progress.text, tools))
 
 

@@ -256,4 +256,4 @@ def _report(usage: Mapping[str, Any]) -> UsageReport:
 
 
 def _stream_error(error: Any) -> ModelError:
-    return reported(ModelErrorKind.SERVER, error.get("message") if isinstance(error, Mapping) else error)
+    return reported(ModelErrorKind.SERVER, error.get("message") if isinstance(error, Mapping) else error, error)

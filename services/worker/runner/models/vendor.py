@@ -7,6 +7,7 @@ stand for.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
@@ -30,6 +31,12 @@ CLIENT_OPTIONS: dict[str, Any] = {
     "max_retries": 0,
     "timeout": httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
 }
+# How vendors and the servers that speak their protocols say that a context is longer than the model takes.
+_TOO_LONG = re.compile(
+    r"prompt is too long|input is too long|exceeds? (the )?context|maximum context length"
+    r"|context[ _](window|length|size|limit)",
+    re.I,
+)
 
 
 class VendorModel(ABC):
@@ -61,6 +68,8 @@ class VendorModel(ABC):
     @staticmethod
     def refused(status: int, message: str, body: Any, headers: Mapping[str, str]) -> ModelError:
         """What an error answer stands for; `body` is all of it."""
+        if status in (400, 413, 422) and says_too_long(message, body):
+            return ModelError(ModelErrorKind.TOO_LONG, message, status=status)
         return error_from_status(status, message, retry_after_seconds=retry_after_seconds(headers))
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelDelta]:
@@ -104,6 +113,15 @@ def broke_off() -> ModelError:
     return ModelError(ModelErrorKind.CONNECTION, "The model vendor's answer broke off.")
 
 
-def reported(kind: ModelErrorKind, message: object) -> ModelError:
+def says_too_long(message: object, body: object) -> bool:
+    """Whether an error is about the length of the context, by its code or its words."""
+    inner = body.get("error", body) if isinstance(body, Mapping) else None
+    names = [inner.get("code"), inner.get("type")] if isinstance(inner, Mapping) else []
+    return any(isinstance(text, str) and _TOO_LONG.search(text) for text in (message, *names))
+
+
+def reported(kind: ModelErrorKind, message: object, body: object = None) -> ModelError:
     """The vendor tells of an error in the middle of its answer."""
+    if kind in (ModelErrorKind.INVALID_REQUEST, ModelErrorKind.SERVER) and says_too_long(message, body):
+        kind = ModelErrorKind.TOO_LONG
     return ModelError(kind, str(message or "The model vendor reported an error.")[:2000])
