@@ -97,10 +97,10 @@ def _from_status(code: grpc.StatusCode, encoded: bytes | str) -> DomainError | N
 
 def _without_details(code: grpc.StatusCode, details: str) -> DomainError:
     """A failure that no handler of ours made: the transport's, or a deadline."""
-    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) or details.startswith(_LOST_CONNECTION):
-        return Unavailable("A part of the platform can't be reached now. Try again shortly.")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(TOO_SLOW_TEXT)
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) or details.startswith(_LOST_CONNECTION):
+        return Unavailable("A part of the platform can't be reached now. Try again shortly.")
     return Internal(INTERNAL_TEXT, grpc_code=code.name, grpc_details=details[:500])
 
 
