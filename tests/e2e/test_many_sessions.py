@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from kit.testing import await_until
 from tests.support.api import Api, Event, Reader, api, assert_same, message, tool
 from tests.support.platform import Platform
 
@@ -70,6 +71,8 @@ async def test_fifty_reconnects_at_random_bytes_miss_and_double_nothing(platform
                 await client.send(session_id, message("one " + tool("bash", command="echo hello")))
                 await client.send(session_id, message("two"))
                 assert await writer.follow(_is_idle)
+            # That may have been the idle before the last message's own turn.
+            await await_until(lambda: _rests(client, session_id), timeout=30)
             finished.set()
 
         async def read() -> None:
@@ -87,3 +90,7 @@ async def test_fifty_reconnects_at_random_bytes_miss_and_double_nothing(platform
         await asyncio.gather(reading, return_exceptions=True)
         assert reader.connections > RECONNECTS
         assert_same(reader.events, log)
+
+
+async def _rests(client: Api, session_id: str) -> bool:
+    return await client.status(session_id) == "idle"
