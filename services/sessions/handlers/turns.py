@@ -99,7 +99,7 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
             moved = await self._operations.threads.append_turn(workspace_id, request.session_id, command, calls)
         else:
             try:
-                # Streams show every event at once, so none may be taken back: `relaxed_durability` is not honoured.
+                # Streams show every event at once, so each append waits for the disk.
                 moved = await self._operations.move(
                     workspace_id, request.session_id, decide, event_ids=tuple(draft.id for draft in drafts)
                 )

@@ -41,7 +41,6 @@ class Job:
     session_id: str
     decide: Decide
     event_ids: tuple[str, ...] = ()
-    relaxed: bool = False
     headers: dict[str, str] = field(default_factory=dict)
     done: "asyncio.Future[Moved]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -161,9 +160,8 @@ class Committer:
         if not outcomes:
             return outcomes
         moves = [(moved, job.headers) for job, moved in outcomes.items()]
-        relaxed = all(job.relaxed for job in outcomes)
         async with self._database.platform_statements() as tx:
-            saved = await self._writer.save_guesses(tx, moves, written, relaxed=relaxed)
+            saved = await self._writer.save_guesses(tx, moves, written)
         for job in outcomes:
             if job.session_id not in saved:
                 self._writer.states.drop(job.session_id)
@@ -172,7 +170,7 @@ class Committer:
     async def _under_lock(self, jobs: list[Job], written: Written) -> dict[Job, Moved]:
         """Moves those of the sessions that nobody else holds, in one transaction."""
         outcomes: dict[Job, Moved] = {}
-        async with self._database.platform_transaction(relaxed=all(job.relaxed for job in jobs)) as tx:
+        async with self._database.platform_transaction() as tx:
             locked = await TurnStore(tx).lock_free(sorted({job.session_id for job in jobs}))
             states = {state.id: state for state in locked}
             now = self._clock.now()

@@ -65,11 +65,11 @@ class Operations:
         await self.writer.stop()
 
     @asynccontextmanager
-    async def unit(self, workspace_id: str, *, relaxed: bool = False) -> AsyncIterator[Unit]:
+    async def unit(self, workspace_id: str) -> AsyncIterator[Unit]:
         """A transaction of a caller's own; it is announced once it has committed."""
         written = Written()
         try:
-            async with self.database.transaction(workspace_id, relaxed=relaxed) as tx:
+            async with self.database.transaction(workspace_id) as tx:
                 yield Unit(tx, self.writer, self.clock, written)
         except BaseException:
             self.writer.undo(written)
@@ -77,13 +77,7 @@ class Operations:
         await self.writer.settle(written)
 
     async def move(
-        self,
-        workspace_id: str,
-        session_id: str,
-        decide: Decide,
-        *,
-        event_ids: tuple[str, ...] = (),
-        relaxed: bool = False,
+        self, workspace_id: str, session_id: str, decide: Decide, *, event_ids: tuple[str, ...] = ()
     ) -> Moved:
         """Moves one session in a commit that it may share with others.
 
@@ -91,7 +85,7 @@ class Operations:
         the call is possible.
         """
         return await self._committer.submit(
-            Job(workspace_id, session_id, decide, event_ids=event_ids, relaxed=relaxed, headers=inject())
+            Job(workspace_id, session_id, decide, event_ids=event_ids, headers=inject())
         )
 
     async def give_up(self, workspace_id: str, session_id: str, epoch: int) -> None:
@@ -111,7 +105,7 @@ class Operations:
             return await self._attempt(job, look_up=True)
 
     async def _attempt(self, job: Job, *, look_up: bool) -> Moved:
-        async with self.unit(job.workspace_id, relaxed=job.relaxed) as unit:
+        async with self.unit(job.workspace_id) as unit:
             state = await unit.lock(job.session_id)
             stored = await unit.stored_ids(job.session_id, list(job.event_ids)) if look_up else None
             return await unit.apply(job.decide(state, unit.now, stored))

@@ -88,9 +88,7 @@ class Writer:
             written.moves.append(moved)
         await failpoints.point("sessions.append.before_commit")
 
-    async def save_guesses(
-        self, tx: Tx, moves: Sequence[tuple[Moved, Headers]], written: Written, *, relaxed: bool
-    ) -> set[str]:
+    async def save_guesses(self, tx: Tx, moves: Sequence[tuple[Moved, Headers]], written: Written) -> set[str]:
         """Saves moves of guessed states by one statement that is its own transaction.
 
         Answers with the sessions whose guess held. Of the others nothing was written, and
@@ -102,7 +100,7 @@ class Writer:
         messages = [outbox_message(moved, headers) for moved, headers in moves if moved.events]
         _count(moves)
         await failpoints.point("sessions.append.before_commit")
-        saved = await LogStore(tx).save(placed, messages, self._lease_seconds, relaxed=relaxed)
+        saved = await LogStore(tx).save(placed, messages, self._lease_seconds)
         written.moves.extend(moved for moved in placed if moved.state.id in saved)
         for moved, seat in [pair for pair in written.granted if pair[0].state.id not in saved]:
             written.granted.remove((moved, seat))

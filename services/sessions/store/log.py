@@ -74,7 +74,7 @@ WITH saved AS ( -- platform-wide: each row brings the workspace that its session
     SET epoch = excluded.epoch, holder = excluded.holder, expires_at = excluded.expires_at,
         ready_at = excluded.ready_at
 )
-SELECT id, CASE WHEN %(relaxed)s THEN set_config('synchronous_commit', 'off', true) END FROM saved
+SELECT id FROM saved
 """
 
 
@@ -101,18 +101,15 @@ class LogStore:
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
 
-    async def save(
-        self, moves: Sequence[Moved], messages: Iterable[OutboxMessage], lease_seconds: float, *, relaxed: bool = False
-    ) -> set[str]:
+    async def save(self, moves: Sequence[Moved], messages: Iterable[OutboxMessage], lease_seconds: float) -> set[str]:
         """Saves finished moves in one statement: log, sessions, turns and outbox.
 
         Answers with the sessions that still stood where their first move began; nothing is
         written for the others. Several moves of one session stand in their order; the
-        last one's state is saved. `relaxed` lets the commit that this is part of go
-        before the disk has it. EventStored where an event is in a log already.
+        last one's state is saved. EventStored where an event is in a log already.
         """
         try:
-            rows = await self._tx.all(_SAVE, _save_values(moves, messages, lease_seconds, relaxed))
+            rows = await self._tx.all(_SAVE, _save_values(moves, messages, lease_seconds))
         except psycopg.errors.UniqueViolation as error:
             if error.diag.constraint_name in _ONCE:
                 raise EventStored from error
@@ -213,9 +210,7 @@ class LogStore:
         return [_logged(row) for row in rows]
 
 
-def _save_values(
-    moves: Sequence[Moved], messages: Iterable[OutboxMessage], lease_seconds: float, relaxed: bool
-) -> dict[str, Any]:
+def _save_values(moves: Sequence[Moved], messages: Iterable[OutboxMessage], lease_seconds: float) -> dict[str, Any]:
     last = {moved.state.id: moved.state for moved in moves}
     first = {moved.state.id: moved.before for moved in reversed(moves)}
     changed = [state for state in last.values() if _turn(first[state.id]) != _turn(state)]
@@ -228,7 +223,6 @@ def _save_values(
         "ended": [state.id for state in changed if state.turn_state is TurnState.NONE],
         "turns": _dump([_turn_values(state) for state in changed if state.turn_state is not TurnState.NONE]),
         "lease_seconds": lease_seconds,
-        "relaxed": relaxed,
     }
 
 

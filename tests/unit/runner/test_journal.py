@@ -56,20 +56,20 @@ async def test_events_that_come_together_are_one_append() -> None:
     (request,) = log.requests
     assert [event.id for event in request.events] == ids
     assert (request.session_id, request.epoch, request.known_seq) == ("sess_1", 3, 2)
-    assert request.HasField("end") and not request.relaxed_durability
+    assert request.HasField("end")
     assert await writer.flush() is None
 
 
-async def test_a_lone_marker_lingers_and_is_then_written_without_waiting_for_the_disk() -> None:
+async def test_a_lone_marker_lingers_and_is_then_written() -> None:
     log = Log()
     writer = journal(log)
     writer.add("span.model_request_start", {})
     assert not log.requests
     await await_until(lambda: log.requests)
-    assert log.requests[0].relaxed_durability
+    assert [event.type for event in log.requests[0].events] == ["span.model_request_start"]
     writer.add("agent.tool_use", {"name": "bash", "input": {}})
     await writer.flush()
-    assert not log.requests[1].relaxed_durability
+    assert [event.type for event in log.requests[1].events] == ["agent.tool_use"]
 
 
 async def test_a_service_that_is_away_gets_the_same_events_again() -> None:

@@ -19,6 +19,11 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
+
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class _TurnEndKind:
@@ -306,8 +311,20 @@ class AppendTurnEventsRequest(_message.Message):
     """The epoch of the grant."""
     known_seq: _builtins.int
     """The newest seq that the runner knows; the answer brings client events after it."""
-    relaxed_durability: _builtins.bool
-    """True for markers that may be lost in a power cut (they are rebuilt)."""
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def relaxed_durability(self) -> _builtins.bool:
+        """Of former runners; has no effect. What a stream has shown must not be taken back by
+        a power cut, so every append waits for the disk.
+        """
+
+    @relaxed_durability.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def relaxed_durability(self, value: _builtins.bool) -> None:
+        """Of former runners; has no effect. What a stream has shown must not be taken back by
+        a power cut, so every append waits for the disk.
+        """
+
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___TurnEvent]:
         """In order; repeats of an id that is already stored are skipped."""

@@ -31,8 +31,6 @@ from services.worker.runner.models.base import TokenUsage
 LINGER_SECONDS = 0.05
 # The service takes no more at once; what is more goes in several appends.
 MAX_APPEND_EVENTS = 1_000
-# What a power cut may take, since the next attempt writes it again.
-_MARKERS = frozenset(("span.model_request_start", "session.status_running", "session.thread_status_running"))
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 
@@ -113,7 +111,6 @@ class Journal:
                 epoch=self._lease.epoch,
                 known_seq=self._conversation.known_seq,
                 events=events,
-                relaxed_durability=end is None and all(event.type in _MARKERS for event in events),
                 usage=usage,
                 end=end,
             )
