@@ -8,9 +8,9 @@ import pytest
 
 from services.worker.runner.loop.goal import END, START
 from tests.integration.runner.harness import World, of, types
+from tests.integration.runner.outcomes import NO_TOKENS, evaluations, outcome, results, revisions, verdict
 from tests.integration.runner.played import Part, ScriptedModel, say
 from tests.integration.runner.test_budgets import CALLED, PAUSE, SAID, budgeted, change, reason_of, sessions_settings
-from tests.integration.runner.test_outcomes import NO_TOKENS, evaluations, outcome, results, revisions, verdict
 
 __all__ = ["sessions_settings"]
 GRADED = CALLED
