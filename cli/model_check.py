@@ -17,7 +17,10 @@ async def check_model(runtime: dict[str, Any] | None) -> tuple[Finding, str | No
         # The environment only fills in settings that nobody saved.
         return ok("model", f"{saved}, from the saved settings of the running platform"), None
     if vendor == "demo":
-        advice = "Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or MANAGED_AGENTS_MODEL_VENDOR, _BASE_URL and _API_KEY."
+        advice = (
+            "Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or MANAGED_AGENTS_MODEL_VENDOR, MANAGED_AGENTS_MODEL_BASE_URL"
+            " and MANAGED_AGENTS_MODEL_API_KEY."
+        )
         return warning("model", "none configured: the built-in demo model answers, by rules", advice), None
     if vendor not in ("anthropic", "openai"):
         return failed("model", f"unknown vendor {vendor!r}", "Use anthropic, openai or demo."), None

@@ -55,7 +55,9 @@ class Authenticator:
 
 def _bearer(authorization: str | None) -> str:
     if authorization is None:
-        raise InvalidCredential("An API key is needed. Send it as x-api-key or as Authorization: Bearer <key>.")
+        raise InvalidCredential(
+            "An API key is needed. Send it as Authorization: Bearer <key>, or as x-api-key with anthropic-version."
+        )
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise InvalidCredential("The Authorization header must be of the form: Bearer <key>.")

@@ -10,6 +10,7 @@ import pytest
 from kit.nats import Nats
 from kit.testing.fixtures import MakeDatabase
 from tests.integration.sessions.harness import MIGRATIONS, Harness, harness
+from tests.integration.sessions.thread_driver import Coordinator, coordinator
 from tests.integration.sessions.turn_driver import Replica, replica
 
 
@@ -31,6 +32,13 @@ async def one(dsn: str, nats_url: str, folder: Path) -> AsyncIterator[Replica]:
     """A replica that sweeps often."""
     async with replica(dsn, nats_url, folder, sweep_seconds=0.1) as clients:
         yield clients
+
+
+@pytest.fixture
+async def lead(one: Replica) -> AsyncIterator[Coordinator]:
+    """A coordinator of a writer, a critic and itself."""
+    async with coordinator(one) as made:
+        yield made
 
 
 @pytest.fixture

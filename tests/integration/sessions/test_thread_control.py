@@ -1,10 +1,5 @@
 """Threads of a coordinator: what a client answers and interrupts, and how threads end."""
 
-import tempfile
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
-
 import orjson
 import pytest
 
@@ -14,7 +9,6 @@ from managed_agents.sessions.v1 import sessions_pb2, threads_pb2
 from tests.integration.sessions.thread_driver import (
     Coordinator,
     ask,
-    coordinator,
     has,
     last,
     results,
@@ -24,35 +18,17 @@ from tests.integration.sessions.thread_driver import (
     until_status,
 )
 from tests.integration.sessions.turn_driver import (
-    MIGRATIONS,
     Replica,
     answer,
     call,
     end,
     event,
-    replica,
     types,
     user,
 )
 
 IDLE = ["session.thread_status_idle", "session.usage", "session.status_idle"]
 ALLOW = {"type": "user.tool_confirmation", "result": "allow"}
-
-
-@pytest.fixture
-async def one(make_database: Any, nats_url: str) -> AsyncIterator[Replica]:
-    """A replica of the sessions service."""
-    with tempfile.TemporaryDirectory(prefix="ma-") as folder:
-        dsn = await make_database("sessions", MIGRATIONS)
-        async with replica(dsn, nats_url, Path(folder), sweep_seconds=0.1) as clients:
-            yield clients
-
-
-@pytest.fixture
-async def lead(one: Replica) -> AsyncIterator[Coordinator]:
-    """A coordinator of a writer, a critic and itself."""
-    async with coordinator(one) as made:
-        yield made
 
 
 async def has_posted(lead: Coordinator) -> bool:
