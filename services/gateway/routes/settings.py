@@ -51,7 +51,7 @@ class SettingsRoutes:
         """POST /v1/x/settings/validate."""
         _check(call)
         sent: dict[str, Any] = call.body.model_extra
-        wrapped = "config" in sent and not sent.keys() - {"config", "revision"}
+        wrapped = sent.keys() == {"config"}
         document = orjson.dumps(sent["config"]) if wrapped else call.raw_body
         request = ValidateSettingsRequest(document_json=document)
         return render_validation(await call.ask(call.clients.settings.ValidateSettings, request))
