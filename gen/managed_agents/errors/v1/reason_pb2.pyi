@@ -166,6 +166,28 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """No such outcome definition in this workspace."""
     ERROR_REASON_OUTCOME_ARCHIVED: _ErrorReason.ValueType  # 422
     """The outcome definition is archived and takes no change and no evaluation."""
+    ERROR_REASON_FILE_NOT_FOUND: _ErrorReason.ValueType  # 450
+    """No such file in this workspace, or it was archived."""
+    ERROR_REASON_FILE_EXPIRED: _ErrorReason.ValueType  # 451
+    """The file's time is over and its bytes are gone."""
+    ERROR_REASON_FILE_NOT_DOWNLOADABLE: _ErrorReason.ValueType  # 452
+    """Only sessions may read the bytes of the file."""
+    ERROR_REASON_FILE_TOO_LARGE: _ErrorReason.ValueType  # 453
+    """The file has more bytes than are taken."""
+    ERROR_REASON_INVALID_FILE: _ErrorReason.ValueType  # 454
+    """Name, media type, encoding, expiry or content of an upload is malformed."""
+    ERROR_REASON_INVALID_ARTIFACT_PATH: _ErrorReason.ValueType  # 455
+    """The path of an artifact is not one under /artifacts/."""
+    ERROR_REASON_ARTIFACT_NOT_FOUND: _ErrorReason.ValueType  # 456
+    """No such artifact in this session."""
+    ERROR_REASON_FILE_RANGE_NOT_SATISFIABLE: _ErrorReason.ValueType  # 457
+    """The range begins behind the end of the file; metadata tells its size."""
+    ERROR_REASON_STORAGE_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 458
+    """The workspace keeps as many bytes as it may."""
+    ERROR_REASON_STORAGE_FULL: _ErrorReason.ValueType  # 459
+    """Where the bytes are kept there is no room now."""
+    ERROR_REASON_FILE_DAMAGED: _ErrorReason.ValueType  # 460
+    """The bytes that are kept don't match their hash, or are missing."""
     ERROR_REASON_EVENT_NOT_FOUND: _ErrorReason.ValueType  # 500
     """No such event in this session."""
     ERROR_REASON_INVALID_EVENT_TYPE: _ErrorReason.ValueType  # 501
@@ -178,6 +200,16 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """An unsupported value of `event_deltas[]`."""
     ERROR_REASON_BUDGET_REACHED: _ErrorReason.ValueType  # 505
     """The budget of the session is spent."""
+    ERROR_REASON_SKILL_NOT_FOUND: _ErrorReason.ValueType  # 520
+    """No such skill in this workspace."""
+    ERROR_REASON_SKILL_VERSION_NOT_FOUND: _ErrorReason.ValueType  # 521
+    """No such version of the skill."""
+    ERROR_REASON_SKILL_NAME_TAKEN: _ErrorReason.ValueType  # 522
+    """A skill of the workspace has this name already."""
+    ERROR_REASON_INVALID_SKILL_PACKAGE: _ErrorReason.ValueType  # 523
+    """The skill package breaks a rule; the message names the entry."""
+    ERROR_REASON_SKILL_VERSION_REQUIRED: _ErrorReason.ValueType  # 524
+    """A skill keeps at least one version."""
     ERROR_REASON_TURN_LEASE_LOST: _ErrorReason.ValueType  # 600
     """The turn's lease is held by another, or the turn is over (stale epoch)."""
     ERROR_REASON_INVALID_SETTINGS: _ErrorReason.ValueType  # 700
@@ -344,6 +376,28 @@ ERROR_REASON_OUTCOME_NOT_FOUND: ErrorReason.ValueType  # 421
 """No such outcome definition in this workspace."""
 ERROR_REASON_OUTCOME_ARCHIVED: ErrorReason.ValueType  # 422
 """The outcome definition is archived and takes no change and no evaluation."""
+ERROR_REASON_FILE_NOT_FOUND: ErrorReason.ValueType  # 450
+"""No such file in this workspace, or it was archived."""
+ERROR_REASON_FILE_EXPIRED: ErrorReason.ValueType  # 451
+"""The file's time is over and its bytes are gone."""
+ERROR_REASON_FILE_NOT_DOWNLOADABLE: ErrorReason.ValueType  # 452
+"""Only sessions may read the bytes of the file."""
+ERROR_REASON_FILE_TOO_LARGE: ErrorReason.ValueType  # 453
+"""The file has more bytes than are taken."""
+ERROR_REASON_INVALID_FILE: ErrorReason.ValueType  # 454
+"""Name, media type, encoding, expiry or content of an upload is malformed."""
+ERROR_REASON_INVALID_ARTIFACT_PATH: ErrorReason.ValueType  # 455
+"""The path of an artifact is not one under /artifacts/."""
+ERROR_REASON_ARTIFACT_NOT_FOUND: ErrorReason.ValueType  # 456
+"""No such artifact in this session."""
+ERROR_REASON_FILE_RANGE_NOT_SATISFIABLE: ErrorReason.ValueType  # 457
+"""The range begins behind the end of the file; metadata tells its size."""
+ERROR_REASON_STORAGE_QUOTA_EXCEEDED: ErrorReason.ValueType  # 458
+"""The workspace keeps as many bytes as it may."""
+ERROR_REASON_STORAGE_FULL: ErrorReason.ValueType  # 459
+"""Where the bytes are kept there is no room now."""
+ERROR_REASON_FILE_DAMAGED: ErrorReason.ValueType  # 460
+"""The bytes that are kept don't match their hash, or are missing."""
 ERROR_REASON_EVENT_NOT_FOUND: ErrorReason.ValueType  # 500
 """No such event in this session."""
 ERROR_REASON_INVALID_EVENT_TYPE: ErrorReason.ValueType  # 501
@@ -356,6 +410,16 @@ ERROR_REASON_INVALID_EVENT_DELTAS: ErrorReason.ValueType  # 504
 """An unsupported value of `event_deltas[]`."""
 ERROR_REASON_BUDGET_REACHED: ErrorReason.ValueType  # 505
 """The budget of the session is spent."""
+ERROR_REASON_SKILL_NOT_FOUND: ErrorReason.ValueType  # 520
+"""No such skill in this workspace."""
+ERROR_REASON_SKILL_VERSION_NOT_FOUND: ErrorReason.ValueType  # 521
+"""No such version of the skill."""
+ERROR_REASON_SKILL_NAME_TAKEN: ErrorReason.ValueType  # 522
+"""A skill of the workspace has this name already."""
+ERROR_REASON_INVALID_SKILL_PACKAGE: ErrorReason.ValueType  # 523
+"""The skill package breaks a rule; the message names the entry."""
+ERROR_REASON_SKILL_VERSION_REQUIRED: ErrorReason.ValueType  # 524
+"""A skill keeps at least one version."""
 ERROR_REASON_TURN_LEASE_LOST: ErrorReason.ValueType  # 600
 """The turn's lease is held by another, or the turn is over (stale epoch)."""
 ERROR_REASON_INVALID_SETTINGS: ErrorReason.ValueType  # 700
