@@ -99,7 +99,7 @@ class FilesServiceServicer:
 
     def DownloadFile(self, request, context):
         """DownloadFile sends what the file is, then its bytes or the part asked for. For the
-        gateway and for runners. FAILED_PRECONDITION (FILE_EXPIRED; FILE_NOT_DOWNLOADABLE,
+        gateway and for runners. NOT_FOUND (FILE_EXPIRED), FAILED_PRECONDITION (FILE_NOT_DOWNLOADABLE,
         which `for_session` lifts), OUT_OF_RANGE (FILE_RANGE_NOT_SATISFIABLE), INTERNAL
         (FILE_DAMAGED) where the bytes don't match their hash: the stream ends with it
         before the last chunk, so damaged bytes never look complete.

@@ -52,7 +52,7 @@ class FilesServiceStub:
     """
     DownloadFile: _grpc.UnaryStreamMultiCallable[_files_pb2.DownloadFileRequest, _files_pb2.DownloadFileResponse]
     """DownloadFile sends what the file is, then its bytes or the part asked for. For the
-    gateway and for runners. FAILED_PRECONDITION (FILE_EXPIRED; FILE_NOT_DOWNLOADABLE,
+    gateway and for runners. NOT_FOUND (FILE_EXPIRED), FAILED_PRECONDITION (FILE_NOT_DOWNLOADABLE,
     which `for_session` lifts), OUT_OF_RANGE (FILE_RANGE_NOT_SATISFIABLE), INTERNAL
     (FILE_DAMAGED) where the bytes don't match their hash: the stream ends with it
     before the last chunk, so damaged bytes never look complete.
@@ -96,7 +96,7 @@ class FilesServiceAsyncStub(FilesServiceStub):
     """
     DownloadFile: _aio.UnaryStreamMultiCallable[_files_pb2.DownloadFileRequest, _files_pb2.DownloadFileResponse]  # type: ignore[assignment]
     """DownloadFile sends what the file is, then its bytes or the part asked for. For the
-    gateway and for runners. FAILED_PRECONDITION (FILE_EXPIRED; FILE_NOT_DOWNLOADABLE,
+    gateway and for runners. NOT_FOUND (FILE_EXPIRED), FAILED_PRECONDITION (FILE_NOT_DOWNLOADABLE,
     which `for_session` lifts), OUT_OF_RANGE (FILE_RANGE_NOT_SATISFIABLE), INTERNAL
     (FILE_DAMAGED) where the bytes don't match their hash: the stream ends with it
     before the last chunk, so damaged bytes never look complete.
@@ -149,7 +149,7 @@ class FilesServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_files_pb2.DownloadFileResponse], _abc.AsyncIterator[_files_pb2.DownloadFileResponse]]:
         """DownloadFile sends what the file is, then its bytes or the part asked for. For the
-        gateway and for runners. FAILED_PRECONDITION (FILE_EXPIRED; FILE_NOT_DOWNLOADABLE,
+        gateway and for runners. NOT_FOUND (FILE_EXPIRED), FAILED_PRECONDITION (FILE_NOT_DOWNLOADABLE,
         which `for_session` lifts), OUT_OF_RANGE (FILE_RANGE_NOT_SATISFIABLE), INTERNAL
         (FILE_DAMAGED) where the bytes don't match their hash: the stream ends with it
         before the last chunk, so damaged bytes never look complete.
