@@ -188,6 +188,30 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """Where the bytes are kept there is no room now."""
     ERROR_REASON_FILE_DAMAGED: _ErrorReason.ValueType  # 460
     """The bytes that are kept don't match their hash, or are missing."""
+    ERROR_REASON_MEMORY_STORE_NOT_FOUND: _ErrorReason.ValueType  # 480
+    """The memory store does not exist in this workspace, or is archived and was asked for by id."""
+    ERROR_REASON_MEMORY_NOT_FOUND: _ErrorReason.ValueType  # 481
+    """The memory does not exist in this store."""
+    ERROR_REASON_MEMORY_VERSION_NOT_FOUND: _ErrorReason.ValueType  # 482
+    """The memory version does not exist in this store."""
+    ERROR_REASON_MEMORY_STORE_ARCHIVED: _ErrorReason.ValueType  # 483
+    """The memory store is archived and takes no change and no new session."""
+    ERROR_REASON_INVALID_MEMORY_PATH: _ErrorReason.ValueType  # 484
+    """The path can't be one of a memory; the message says which rule it breaks."""
+    ERROR_REASON_MEMORY_PATH_CONFLICT: _ErrorReason.ValueType  # 485
+    """Another memory of the store has this path; details name it."""
+    ERROR_REASON_PRECONDITION_FAILED: _ErrorReason.ValueType  # 486
+    """The stored content is not the one that the precondition names; details hold its digest."""
+    ERROR_REASON_INVALID_PRECONDITION: _ErrorReason.ValueType  # 487
+    """The precondition has another type than content_sha256, or no digest."""
+    ERROR_REASON_MEMORY_TOO_LARGE: _ErrorReason.ValueType  # 488
+    """The content of a memory is larger than it may be."""
+    ERROR_REASON_MEMORY_STORE_FULL: _ErrorReason.ValueType  # 489
+    """The store holds as many memories as it may."""
+    ERROR_REASON_MEMORY_VERSION_IS_HEAD: _ErrorReason.ValueType  # 490
+    """The version is the newest one of a live memory, which can't be redacted."""
+    ERROR_REASON_MEMORY_STORE_NOT_ATTACHED: _ErrorReason.ValueType  # 491
+    """The session does not hold the store, or only for reading."""
     ERROR_REASON_EVENT_NOT_FOUND: _ErrorReason.ValueType  # 500
     """No such event in this session."""
     ERROR_REASON_INVALID_EVENT_TYPE: _ErrorReason.ValueType  # 501
@@ -398,6 +422,30 @@ ERROR_REASON_STORAGE_FULL: ErrorReason.ValueType  # 459
 """Where the bytes are kept there is no room now."""
 ERROR_REASON_FILE_DAMAGED: ErrorReason.ValueType  # 460
 """The bytes that are kept don't match their hash, or are missing."""
+ERROR_REASON_MEMORY_STORE_NOT_FOUND: ErrorReason.ValueType  # 480
+"""The memory store does not exist in this workspace, or is archived and was asked for by id."""
+ERROR_REASON_MEMORY_NOT_FOUND: ErrorReason.ValueType  # 481
+"""The memory does not exist in this store."""
+ERROR_REASON_MEMORY_VERSION_NOT_FOUND: ErrorReason.ValueType  # 482
+"""The memory version does not exist in this store."""
+ERROR_REASON_MEMORY_STORE_ARCHIVED: ErrorReason.ValueType  # 483
+"""The memory store is archived and takes no change and no new session."""
+ERROR_REASON_INVALID_MEMORY_PATH: ErrorReason.ValueType  # 484
+"""The path can't be one of a memory; the message says which rule it breaks."""
+ERROR_REASON_MEMORY_PATH_CONFLICT: ErrorReason.ValueType  # 485
+"""Another memory of the store has this path; details name it."""
+ERROR_REASON_PRECONDITION_FAILED: ErrorReason.ValueType  # 486
+"""The stored content is not the one that the precondition names; details hold its digest."""
+ERROR_REASON_INVALID_PRECONDITION: ErrorReason.ValueType  # 487
+"""The precondition has another type than content_sha256, or no digest."""
+ERROR_REASON_MEMORY_TOO_LARGE: ErrorReason.ValueType  # 488
+"""The content of a memory is larger than it may be."""
+ERROR_REASON_MEMORY_STORE_FULL: ErrorReason.ValueType  # 489
+"""The store holds as many memories as it may."""
+ERROR_REASON_MEMORY_VERSION_IS_HEAD: ErrorReason.ValueType  # 490
+"""The version is the newest one of a live memory, which can't be redacted."""
+ERROR_REASON_MEMORY_STORE_NOT_ATTACHED: ErrorReason.ValueType  # 491
+"""The session does not hold the store, or only for reading."""
 ERROR_REASON_EVENT_NOT_FOUND: ErrorReason.ValueType  # 500
 """No such event in this session."""
 ERROR_REASON_INVALID_EVENT_TYPE: ErrorReason.ValueType  # 501
