@@ -212,6 +212,20 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The version is the newest one of a live memory, which can't be redacted."""
     ERROR_REASON_MEMORY_STORE_NOT_ATTACHED: _ErrorReason.ValueType  # 491
     """The session does not hold the store, or only for reading."""
+    ERROR_REASON_RESOURCE_NOT_FOUND: _ErrorReason.ValueType  # 465
+    """No such resource in this session."""
+    ERROR_REASON_INVALID_MOUNT_PATH: _ErrorReason.ValueType  # 466
+    """A mount path that is relative, has `.`, `..`, empty segments, backslashes or NUL, or
+    names a bare root.
+    """
+    ERROR_REASON_MOUNT_PATH_TAKEN: _ErrorReason.ValueType  # 467
+    """A mount path is taken, or lies in or around one that is."""
+    ERROR_REASON_TOO_MANY_RESOURCES: _ErrorReason.ValueType  # 468
+    """A session has as many resources of a kind as it may have."""
+    ERROR_REASON_RESOURCE_FIXED: _ErrorReason.ValueType  # 469
+    """A memory store is attached when a session is created, and stays."""
+    ERROR_REASON_REPOSITORY_TOKEN_NOT_FOUND: _ErrorReason.ValueType  # 470
+    """No token is kept for this repository."""
     ERROR_REASON_EVENT_NOT_FOUND: _ErrorReason.ValueType  # 500
     """No such event in this session."""
     ERROR_REASON_INVALID_EVENT_TYPE: _ErrorReason.ValueType  # 501
@@ -242,6 +256,26 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The settings were saved by someone else in between."""
     ERROR_REASON_SEAL_BROKEN: _ErrorReason.ValueType  # 702
     """A sealed value does not open with the master key."""
+    ERROR_REASON_VAULT_ARCHIVED: _ErrorReason.ValueType  # 710
+    """The vault is archived."""
+    ERROR_REASON_CREDENTIAL_NOT_FOUND: _ErrorReason.ValueType  # 711
+    """No such credential in the vault."""
+    ERROR_REASON_CREDENTIAL_ARCHIVED: _ErrorReason.ValueType  # 712
+    """The credential is archived, and its secrets are erased."""
+    ERROR_REASON_CREDENTIAL_KEY_TAKEN: _ErrorReason.ValueType  # 713
+    """A live credential of the vault has this URL or variable name."""
+    ERROR_REASON_VAULT_FULL: _ErrorReason.ValueType  # 714
+    """The vault holds as many credentials as it may."""
+    ERROR_REASON_CREDENTIAL_REFRESH_FAILED: _ErrorReason.ValueType  # 715
+    """The token could not be refreshed, or there is nothing to refresh it with."""
+    ERROR_REASON_AUTHORIZATION_SERVER_FIXED: _ErrorReason.ValueType  # 716
+    """The authorization server of a credential changes only together with its tokens."""
+    ERROR_REASON_KEY_ROTATION_UNAVAILABLE: _ErrorReason.ValueType  # 717
+    """The master key comes from where no version can be added."""
+    ERROR_REASON_ADDRESS_REFUSED: _ErrorReason.ValueType  # 718
+    """The platform does not connect to this host."""
+    ERROR_REASON_ADDRESS_UNRESOLVED: _ErrorReason.ValueType  # 719
+    """The name has no address now."""
     ERROR_REASON_MODEL_NOT_FOUND: _ErrorReason.ValueType  # 800
     """No such model."""
     ERROR_REASON_WORK_ITEM_NOT_FOUND: _ErrorReason.ValueType  # 900
@@ -446,6 +480,20 @@ ERROR_REASON_MEMORY_VERSION_IS_HEAD: ErrorReason.ValueType  # 490
 """The version is the newest one of a live memory, which can't be redacted."""
 ERROR_REASON_MEMORY_STORE_NOT_ATTACHED: ErrorReason.ValueType  # 491
 """The session does not hold the store, or only for reading."""
+ERROR_REASON_RESOURCE_NOT_FOUND: ErrorReason.ValueType  # 465
+"""No such resource in this session."""
+ERROR_REASON_INVALID_MOUNT_PATH: ErrorReason.ValueType  # 466
+"""A mount path that is relative, has `.`, `..`, empty segments, backslashes or NUL, or
+names a bare root.
+"""
+ERROR_REASON_MOUNT_PATH_TAKEN: ErrorReason.ValueType  # 467
+"""A mount path is taken, or lies in or around one that is."""
+ERROR_REASON_TOO_MANY_RESOURCES: ErrorReason.ValueType  # 468
+"""A session has as many resources of a kind as it may have."""
+ERROR_REASON_RESOURCE_FIXED: ErrorReason.ValueType  # 469
+"""A memory store is attached when a session is created, and stays."""
+ERROR_REASON_REPOSITORY_TOKEN_NOT_FOUND: ErrorReason.ValueType  # 470
+"""No token is kept for this repository."""
 ERROR_REASON_EVENT_NOT_FOUND: ErrorReason.ValueType  # 500
 """No such event in this session."""
 ERROR_REASON_INVALID_EVENT_TYPE: ErrorReason.ValueType  # 501
@@ -476,6 +524,26 @@ ERROR_REASON_SETTINGS_REVISION_CONFLICT: ErrorReason.ValueType  # 701
 """The settings were saved by someone else in between."""
 ERROR_REASON_SEAL_BROKEN: ErrorReason.ValueType  # 702
 """A sealed value does not open with the master key."""
+ERROR_REASON_VAULT_ARCHIVED: ErrorReason.ValueType  # 710
+"""The vault is archived."""
+ERROR_REASON_CREDENTIAL_NOT_FOUND: ErrorReason.ValueType  # 711
+"""No such credential in the vault."""
+ERROR_REASON_CREDENTIAL_ARCHIVED: ErrorReason.ValueType  # 712
+"""The credential is archived, and its secrets are erased."""
+ERROR_REASON_CREDENTIAL_KEY_TAKEN: ErrorReason.ValueType  # 713
+"""A live credential of the vault has this URL or variable name."""
+ERROR_REASON_VAULT_FULL: ErrorReason.ValueType  # 714
+"""The vault holds as many credentials as it may."""
+ERROR_REASON_CREDENTIAL_REFRESH_FAILED: ErrorReason.ValueType  # 715
+"""The token could not be refreshed, or there is nothing to refresh it with."""
+ERROR_REASON_AUTHORIZATION_SERVER_FIXED: ErrorReason.ValueType  # 716
+"""The authorization server of a credential changes only together with its tokens."""
+ERROR_REASON_KEY_ROTATION_UNAVAILABLE: ErrorReason.ValueType  # 717
+"""The master key comes from where no version can be added."""
+ERROR_REASON_ADDRESS_REFUSED: ErrorReason.ValueType  # 718
+"""The platform does not connect to this host."""
+ERROR_REASON_ADDRESS_UNRESOLVED: ErrorReason.ValueType  # 719
+"""The name has no address now."""
 ERROR_REASON_MODEL_NOT_FOUND: ErrorReason.ValueType  # 800
 """No such model."""
 ERROR_REASON_WORK_ITEM_NOT_FOUND: ErrorReason.ValueType  # 900
