@@ -74,6 +74,24 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The credential may not do this."""
     ERROR_REASON_INBOUND_RATE_LIMITED: _ErrorReason.ValueType  # 109
     """The inbound rate of this credential is spent."""
+    ERROR_REASON_API_KEY_NOT_FOUND: _ErrorReason.ValueType  # 110
+    """No such API key in this workspace."""
+    ERROR_REASON_API_KEY_READ_ONLY: _ErrorReason.ValueType  # 111
+    """The key comes from the configuration and is changed there."""
+    ERROR_REASON_FIRST_KEY_MUST_BE_ADMIN: _ErrorReason.ValueType  # 112
+    """The first key of all must be an administrator's of the default workspace."""
+    ERROR_REASON_LAST_ADMIN_KEY: _ErrorReason.ValueType  # 113
+    """Without this key nobody could manage those that are left."""
+    ERROR_REASON_INVALID_API_KEY: _ErrorReason.ValueType  # 114
+    """A key's name, role, owner or workspace is malformed."""
+    ERROR_REASON_WORKER_KEY_NOT_FOUND: _ErrorReason.ValueType  # 115
+    """No such worker key in this environment."""
+    ERROR_REASON_INVALID_WORKER_KEY: _ErrorReason.ValueType  # 116
+    """A worker key's name, expiry or metadata is malformed."""
+    ERROR_REASON_TOO_MANY_KEYS: _ErrorReason.ValueType  # 117
+    """The workspace holds as many keys as it may."""
+    ERROR_REASON_WORKSPACE_MISMATCH: _ErrorReason.ValueType  # 118
+    """The workspace header names another workspace than the key's."""
     ERROR_REASON_AGENT_NOT_FOUND: _ErrorReason.ValueType  # 200
     """No such agent in this workspace."""
     ERROR_REASON_AGENT_VERSION_NOT_FOUND: _ErrorReason.ValueType  # 201
@@ -342,6 +360,24 @@ ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 108
 """The credential may not do this."""
 ERROR_REASON_INBOUND_RATE_LIMITED: ErrorReason.ValueType  # 109
 """The inbound rate of this credential is spent."""
+ERROR_REASON_API_KEY_NOT_FOUND: ErrorReason.ValueType  # 110
+"""No such API key in this workspace."""
+ERROR_REASON_API_KEY_READ_ONLY: ErrorReason.ValueType  # 111
+"""The key comes from the configuration and is changed there."""
+ERROR_REASON_FIRST_KEY_MUST_BE_ADMIN: ErrorReason.ValueType  # 112
+"""The first key of all must be an administrator's of the default workspace."""
+ERROR_REASON_LAST_ADMIN_KEY: ErrorReason.ValueType  # 113
+"""Without this key nobody could manage those that are left."""
+ERROR_REASON_INVALID_API_KEY: ErrorReason.ValueType  # 114
+"""A key's name, role, owner or workspace is malformed."""
+ERROR_REASON_WORKER_KEY_NOT_FOUND: ErrorReason.ValueType  # 115
+"""No such worker key in this environment."""
+ERROR_REASON_INVALID_WORKER_KEY: ErrorReason.ValueType  # 116
+"""A worker key's name, expiry or metadata is malformed."""
+ERROR_REASON_TOO_MANY_KEYS: ErrorReason.ValueType  # 117
+"""The workspace holds as many keys as it may."""
+ERROR_REASON_WORKSPACE_MISMATCH: ErrorReason.ValueType  # 118
+"""The workspace header names another workspace than the key's."""
 ERROR_REASON_AGENT_NOT_FOUND: ErrorReason.ValueType  # 200
 """No such agent in this workspace."""
 ERROR_REASON_AGENT_VERSION_NOT_FOUND: ErrorReason.ValueType  # 201
