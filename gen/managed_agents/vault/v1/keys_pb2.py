@@ -22,56 +22,55 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"managed_agents/vault/v1/keys.proto\x12\x17managed_agents.vault.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd0\x01\n\x06\x41piKey\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0cworkspace_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x12\n\nkey_prefix\x18\x04 \x01(\t\x12\x0c\n\x04role\x18\x05 \x01(\t\x12\x12\n\nowner_name\x18\x06 \x01(\t\x12.\n\ncreated_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x0clast_used_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"K\n\x12ListApiKeysRequest\x12\x14\n\x0cworkspace_id\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x05\x12\x10\n\x08\x61\x66ter_id\x18\x03 \x01(\t\"V\n\x13ListApiKeysResponse\x12-\n\x04keys\x18\x01 \x03(\x0b\x32\x1f.managed_agents.vault.v1.ApiKey\x12\x10\n\x08has_more\x18\x02 \x01(\x08\"u\n\x13\x43reateApiKeyRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x12\n\nowner_name\x18\x03 \x01(\t\x12\x14\n\x0cworkspace_id\x18\x04 \x01(\t\x12\x18\n\x10\x63onfigured_admin\x18\x05 \x01(\x08\"X\n\x14\x43reateApiKeyResponse\x12,\n\x03key\x18\x01 \x01(\x0b\x32\x1f.managed_agents.vault.v1.ApiKey\x12\x12\n\nsecret_key\x18\x02 \x01(\t\"Q\n\x13\x44\x65leteApiKeyRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0cworkspace_id\x18\x02 \x01(\t\x12\x18\n\x10\x63onfigured_admin\x18\x03 \x01(\x08\"\x16\n\x14\x44\x65leteApiKeyResponse\"\xea\x02\n\tWorkerKey\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0e\x65nvironment_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x12\n\nkey_prefix\x18\x04 \x01(\t\x12\x0e\n\x06status\x18\x05 \x01(\t\x12\x15\n\rmetadata_json\x18\x06 \x01(\x0c\x12.\n\ncreated_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x0clast_seen_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nrevoked_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x84\x01\n\x15IssueWorkerKeyRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x15\n\rmetadata_json\x18\x03 \x01(\x0c\x12.\n\nexpires_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"]\n\x16IssueWorkerKeyResponse\x12/\n\x03key\x18\x01 \x01(\x0b\x32\".managed_agents.vault.v1.WorkerKey\x12\x12\n\nsecret_key\x18\x02 \x01(\t\"P\n\x15ListWorkerKeysRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x05\x12\x10\n\x08\x61\x66ter_id\x18\x03 \x01(\t\"\\\n\x16ListWorkerKeysResponse\x12\x30\n\x04keys\x18\x01 \x03(\x0b\x32\".managed_agents.vault.v1.WorkerKey\x12\x10\n\x08has_more\x18\x02 \x01(\x08\"<\n\x16RevokeWorkerKeyRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\"J\n\x17RevokeWorkerKeyResponse\x12/\n\x03key\x18\x01 \x01(\x0b\x32\".managed_agents.vault.v1.WorkerKey\"E\n\x06KeyUse\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12+\n\x07used_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"@\n\x0fSyncKeysRequest\x12-\n\x04uses\x18\x01 \x03(\x0b\x32\x1f.managed_agents.vault.v1.KeyUse\";\n\x10SyncKeysResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x13\n\x0b\x61ny_api_key\x18\x02 \x01(\x08\"!\n\x0f\x43heckKeyRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\"`\n\x10\x43heckKeyResponse\x12\x38\n\tprincipal\x18\x01 \x01(\x0b\x32%.managed_agents.vault.v1.KeyPrincipal\x12\x12\n\ngeneration\x18\x02 \x01(\x03\"\xaa\x01\n\x0cKeyPrincipal\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0cworkspace_id\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x12\n\nowner_name\x18\x04 \x01(\t\x12\x16\n\x0e\x65nvironment_id\x18\x05 \x01(\t\x12.\n\nexpires_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06sha256\x18\x07 \x01(\x0c\x32\xef\x06\n\x0bKeysService\x12h\n\x0bListApiKeys\x12+.managed_agents.vault.v1.ListApiKeysRequest\x1a,.managed_agents.vault.v1.ListApiKeysResponse\x12k\n\x0c\x43reateApiKey\x12,.managed_agents.vault.v1.CreateApiKeyRequest\x1a-.managed_agents.vault.v1.CreateApiKeyResponse\x12k\n\x0c\x44\x65leteApiKey\x12,.managed_agents.vault.v1.DeleteApiKeyRequest\x1a-.managed_agents.vault.v1.DeleteApiKeyResponse\x12q\n\x0eIssueWorkerKey\x12..managed_agents.vault.v1.IssueWorkerKeyRequest\x1a/.managed_agents.vault.v1.IssueWorkerKeyResponse\x12q\n\x0eListWorkerKeys\x12..managed_agents.vault.v1.ListWorkerKeysRequest\x1a/.managed_agents.vault.v1.ListWorkerKeysResponse\x12t\n\x0fRevokeWorkerKey\x12/.managed_agents.vault.v1.RevokeWorkerKeyRequest\x1a\x30.managed_agents.vault.v1.RevokeWorkerKeyResponse\x12_\n\x08SyncKeys\x12(.managed_agents.vault.v1.SyncKeysRequest\x1a).managed_agents.vault.v1.SyncKeysResponse\x12_\n\x08\x43heckKey\x12(.managed_agents.vault.v1.CheckKeyRequest\x1a).managed_agents.vault.v1.CheckKeyResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"managed_agents/vault/v1/keys.proto\x12\x17managed_agents.vault.v1\"\x98\x01\n\x06\x41piKey\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0cworkspace_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x12\n\nkey_prefix\x18\x04 \x01(\t\x12\x0c\n\x04role\x18\x05 \x01(\t\x12\x12\n\nowner_name\x18\x06 \x01(\t\x12\x12\n\ncreated_at\x18\x07 \x01(\t\x12\x14\n\x0clast_used_at\x18\x08 \x01(\t\"K\n\x12ListApiKeysRequest\x12\x14\n\x0cworkspace_id\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x05\x12\x10\n\x08\x61\x66ter_id\x18\x03 \x01(\t\"V\n\x13ListApiKeysResponse\x12-\n\x04keys\x18\x01 \x03(\x0b\x32\x1f.managed_agents.vault.v1.ApiKey\x12\x10\n\x08has_more\x18\x02 \x01(\x08\"u\n\x13\x43reateApiKeyRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x12\n\nowner_name\x18\x03 \x01(\t\x12\x14\n\x0cworkspace_id\x18\x04 \x01(\t\x12\x18\n\x10\x63onfigured_admin\x18\x05 \x01(\x08\"X\n\x14\x43reateApiKeyResponse\x12,\n\x03key\x18\x01 \x01(\x0b\x32\x1f.managed_agents.vault.v1.ApiKey\x12\x12\n\nsecret_key\x18\x02 \x01(\t\"Q\n\x13\x44\x65leteApiKeyRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0cworkspace_id\x18\x02 \x01(\t\x12\x18\n\x10\x63onfigured_admin\x18\x03 \x01(\x08\"\x16\n\x14\x44\x65leteApiKeyResponse\"\xde\x01\n\tWorkerKey\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0e\x65nvironment_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x12\n\nkey_prefix\x18\x04 \x01(\t\x12\x0e\n\x06status\x18\x05 \x01(\t\x12\x15\n\rmetadata_json\x18\x06 \x01(\x0c\x12\x12\n\ncreated_at\x18\x07 \x01(\t\x12\x12\n\nupdated_at\x18\x08 \x01(\t\x12\x12\n\nexpires_at\x18\t \x01(\t\x12\x14\n\x0clast_seen_at\x18\n \x01(\t\x12\x12\n\nrevoked_at\x18\x0b \x01(\t\"h\n\x15IssueWorkerKeyRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x15\n\rmetadata_json\x18\x03 \x01(\x0c\x12\x12\n\nexpires_at\x18\x04 \x01(\t\"]\n\x16IssueWorkerKeyResponse\x12/\n\x03key\x18\x01 \x01(\x0b\x32\".managed_agents.vault.v1.WorkerKey\x12\x12\n\nsecret_key\x18\x02 \x01(\t\"P\n\x15ListWorkerKeysRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x05\x12\x10\n\x08\x61\x66ter_id\x18\x03 \x01(\t\"\\\n\x16ListWorkerKeysResponse\x12\x30\n\x04keys\x18\x01 \x03(\x0b\x32\".managed_agents.vault.v1.WorkerKey\x12\x10\n\x08has_more\x18\x02 \x01(\x08\"<\n\x16RevokeWorkerKeyRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\"J\n\x17RevokeWorkerKeyResponse\x12/\n\x03key\x18\x01 \x01(\x0b\x32\".managed_agents.vault.v1.WorkerKey\")\n\x06KeyUse\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x0f\n\x07used_at\x18\x02 \x01(\t\"@\n\x0fSyncKeysRequest\x12-\n\x04uses\x18\x01 \x03(\x0b\x32\x1f.managed_agents.vault.v1.KeyUse\";\n\x10SyncKeysResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x13\n\x0b\x61ny_api_key\x18\x02 \x01(\x08\"!\n\x0f\x43heckKeyRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\"`\n\x10\x43heckKeyResponse\x12\x38\n\tprincipal\x18\x01 \x01(\x0b\x32%.managed_agents.vault.v1.KeyPrincipal\x12\x12\n\ngeneration\x18\x02 \x01(\x03\"\x8e\x01\n\x0cKeyPrincipal\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0cworkspace_id\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x12\n\nowner_name\x18\x04 \x01(\t\x12\x16\n\x0e\x65nvironment_id\x18\x05 \x01(\t\x12\x12\n\nexpires_at\x18\x06 \x01(\t\x12\x0e\n\x06sha256\x18\x07 \x01(\x0c\x32\xef\x06\n\x0bKeysService\x12h\n\x0bListApiKeys\x12+.managed_agents.vault.v1.ListApiKeysRequest\x1a,.managed_agents.vault.v1.ListApiKeysResponse\x12k\n\x0c\x43reateApiKey\x12,.managed_agents.vault.v1.CreateApiKeyRequest\x1a-.managed_agents.vault.v1.CreateApiKeyResponse\x12k\n\x0c\x44\x65leteApiKey\x12,.managed_agents.vault.v1.DeleteApiKeyRequest\x1a-.managed_agents.vault.v1.DeleteApiKeyResponse\x12q\n\x0eIssueWorkerKey\x12..managed_agents.vault.v1.IssueWorkerKeyRequest\x1a/.managed_agents.vault.v1.IssueWorkerKeyResponse\x12q\n\x0eListWorkerKeys\x12..managed_agents.vault.v1.ListWorkerKeysRequest\x1a/.managed_agents.vault.v1.ListWorkerKeysResponse\x12t\n\x0fRevokeWorkerKey\x12/.managed_agents.vault.v1.RevokeWorkerKeyRequest\x1a\x30.managed_agents.vault.v1.RevokeWorkerKeyResponse\x12_\n\x08SyncKeys\x12(.managed_agents.vault.v1.SyncKeysRequest\x1a).managed_agents.vault.v1.SyncKeysResponse\x12_\n\x08\x43heckKey\x12(.managed_agents.vault.v1.CheckKeyRequest\x1a).managed_agents.vault.v1.CheckKeyResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'managed_agents.vault.v1.keys_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_APIKEY']._serialized_start=97
-  _globals['_APIKEY']._serialized_end=305
-  _globals['_LISTAPIKEYSREQUEST']._serialized_start=307
-  _globals['_LISTAPIKEYSREQUEST']._serialized_end=382
-  _globals['_LISTAPIKEYSRESPONSE']._serialized_start=384
-  _globals['_LISTAPIKEYSRESPONSE']._serialized_end=470
-  _globals['_CREATEAPIKEYREQUEST']._serialized_start=472
-  _globals['_CREATEAPIKEYREQUEST']._serialized_end=589
-  _globals['_CREATEAPIKEYRESPONSE']._serialized_start=591
-  _globals['_CREATEAPIKEYRESPONSE']._serialized_end=679
-  _globals['_DELETEAPIKEYREQUEST']._serialized_start=681
-  _globals['_DELETEAPIKEYREQUEST']._serialized_end=762
-  _globals['_DELETEAPIKEYRESPONSE']._serialized_start=764
-  _globals['_DELETEAPIKEYRESPONSE']._serialized_end=786
-  _globals['_WORKERKEY']._serialized_start=789
-  _globals['_WORKERKEY']._serialized_end=1151
-  _globals['_ISSUEWORKERKEYREQUEST']._serialized_start=1154
-  _globals['_ISSUEWORKERKEYREQUEST']._serialized_end=1286
-  _globals['_ISSUEWORKERKEYRESPONSE']._serialized_start=1288
-  _globals['_ISSUEWORKERKEYRESPONSE']._serialized_end=1381
-  _globals['_LISTWORKERKEYSREQUEST']._serialized_start=1383
-  _globals['_LISTWORKERKEYSREQUEST']._serialized_end=1463
-  _globals['_LISTWORKERKEYSRESPONSE']._serialized_start=1465
-  _globals['_LISTWORKERKEYSRESPONSE']._serialized_end=1557
-  _globals['_REVOKEWORKERKEYREQUEST']._serialized_start=1559
-  _globals['_REVOKEWORKERKEYREQUEST']._serialized_end=1619
-  _globals['_REVOKEWORKERKEYRESPONSE']._serialized_start=1621
-  _globals['_REVOKEWORKERKEYRESPONSE']._serialized_end=1695
-  _globals['_KEYUSE']._serialized_start=1697
-  _globals['_KEYUSE']._serialized_end=1766
-  _globals['_SYNCKEYSREQUEST']._serialized_start=1768
-  _globals['_SYNCKEYSREQUEST']._serialized_end=1832
-  _globals['_SYNCKEYSRESPONSE']._serialized_start=1834
-  _globals['_SYNCKEYSRESPONSE']._serialized_end=1893
-  _globals['_CHECKKEYREQUEST']._serialized_start=1895
-  _globals['_CHECKKEYREQUEST']._serialized_end=1928
-  _globals['_CHECKKEYRESPONSE']._serialized_start=1930
-  _globals['_CHECKKEYRESPONSE']._serialized_end=2026
-  _globals['_KEYPRINCIPAL']._serialized_start=2029
-  _globals['_KEYPRINCIPAL']._serialized_end=2199
-  _globals['_KEYSSERVICE']._serialized_start=2202
-  _globals['_KEYSSERVICE']._serialized_end=3081
+  _globals['_APIKEY']._serialized_start=64
+  _globals['_APIKEY']._serialized_end=216
+  _globals['_LISTAPIKEYSREQUEST']._serialized_start=218
+  _globals['_LISTAPIKEYSREQUEST']._serialized_end=293
+  _globals['_LISTAPIKEYSRESPONSE']._serialized_start=295
+  _globals['_LISTAPIKEYSRESPONSE']._serialized_end=381
+  _globals['_CREATEAPIKEYREQUEST']._serialized_start=383
+  _globals['_CREATEAPIKEYREQUEST']._serialized_end=500
+  _globals['_CREATEAPIKEYRESPONSE']._serialized_start=502
+  _globals['_CREATEAPIKEYRESPONSE']._serialized_end=590
+  _globals['_DELETEAPIKEYREQUEST']._serialized_start=592
+  _globals['_DELETEAPIKEYREQUEST']._serialized_end=673
+  _globals['_DELETEAPIKEYRESPONSE']._serialized_start=675
+  _globals['_DELETEAPIKEYRESPONSE']._serialized_end=697
+  _globals['_WORKERKEY']._serialized_start=700
+  _globals['_WORKERKEY']._serialized_end=922
+  _globals['_ISSUEWORKERKEYREQUEST']._serialized_start=924
+  _globals['_ISSUEWORKERKEYREQUEST']._serialized_end=1028
+  _globals['_ISSUEWORKERKEYRESPONSE']._serialized_start=1030
+  _globals['_ISSUEWORKERKEYRESPONSE']._serialized_end=1123
+  _globals['_LISTWORKERKEYSREQUEST']._serialized_start=1125
+  _globals['_LISTWORKERKEYSREQUEST']._serialized_end=1205
+  _globals['_LISTWORKERKEYSRESPONSE']._serialized_start=1207
+  _globals['_LISTWORKERKEYSRESPONSE']._serialized_end=1299
+  _globals['_REVOKEWORKERKEYREQUEST']._serialized_start=1301
+  _globals['_REVOKEWORKERKEYREQUEST']._serialized_end=1361
+  _globals['_REVOKEWORKERKEYRESPONSE']._serialized_start=1363
+  _globals['_REVOKEWORKERKEYRESPONSE']._serialized_end=1437
+  _globals['_KEYUSE']._serialized_start=1439
+  _globals['_KEYUSE']._serialized_end=1480
+  _globals['_SYNCKEYSREQUEST']._serialized_start=1482
+  _globals['_SYNCKEYSREQUEST']._serialized_end=1546
+  _globals['_SYNCKEYSRESPONSE']._serialized_start=1548
+  _globals['_SYNCKEYSRESPONSE']._serialized_end=1607
+  _globals['_CHECKKEYREQUEST']._serialized_start=1609
+  _globals['_CHECKKEYREQUEST']._serialized_end=1642
+  _globals['_CHECKKEYRESPONSE']._serialized_start=1644
+  _globals['_CHECKKEYRESPONSE']._serialized_end=1740
+  _globals['_KEYPRINCIPAL']._serialized_start=1743
+  _globals['_KEYPRINCIPAL']._serialized_end=1885
+  _globals['_KEYSSERVICE']._serialized_start=1888
+  _globals['_KEYSSERVICE']._serialized_end=2767
 # @@protoc_insertion_point(module_scope)
