@@ -1,4 +1,4 @@
-"""Refusals on skills. Each class stands for one reason of `managed_agents.errors.v1`; nothing was written before any."""
+"""Refusals on skills, each with one reason of `managed_agents.errors.v1`; nothing was written before any."""
 
 from kit.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
 
