@@ -1121,54 +1121,6 @@ class RedactMemoryVersionResponse(_message.Message):
 Global___RedactMemoryVersionResponse: _TypeAlias = RedactMemoryVersionResponse  # noqa: Y015
 
 @_typing.final
-class MemoryMount(_message.Message):
-    """MemoryMount is a store as a session has it attached; name and description are those of
-    the moment of the attachment.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    RESOURCE_ID_FIELD_NUMBER: _builtins.int
-    MEMORY_STORE_ID_FIELD_NUMBER: _builtins.int
-    MOUNT_PATH_FIELD_NUMBER: _builtins.int
-    READ_ONLY_FIELD_NUMBER: _builtins.int
-    NAME_FIELD_NUMBER: _builtins.int
-    DESCRIPTION_FIELD_NUMBER: _builtins.int
-    INSTRUCTIONS_FIELD_NUMBER: _builtins.int
-    resource_id: _builtins.str
-    """`sesrsc_…` of the attachment."""
-    memory_store_id: _builtins.str
-    """`memstore_…`."""
-    mount_path: _builtins.str
-    """Absolute path in the sandbox."""
-    read_only: _builtins.bool
-    """True where the session may not change it."""
-    name: _builtins.str
-    """Label of the store."""
-    description: _builtins.str
-    """Description of the store, may be empty."""
-    instructions: _builtins.str
-    """What the agent is to do with it, may be empty."""
-    def __init__(
-        self,
-        *,
-        resource_id: _builtins.str = ...,
-        memory_store_id: _builtins.str = ...,
-        mount_path: _builtins.str = ...,
-        read_only: _builtins.bool = ...,
-        name: _builtins.str = ...,
-        description: _builtins.str = ...,
-        instructions: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "instructions", b"instructions", "memory_store_id", b"memory_store_id", "mount_path", b"mount_path", "name", b"name", "read_only", b"read_only", "resource_id", b"resource_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___MemoryMount: _TypeAlias = MemoryMount  # noqa: Y015
-
-@_typing.final
 class PullMemoriesRequest(_message.Message):
     """PullMemoriesRequest asks what a folder does not know yet."""
 
@@ -1342,8 +1294,16 @@ class PushMemoriesResponse(_message.Message):
 
     RESULTS_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
+    PREVIOUS_REVISION_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
     state: Global___MemoryStoreState.ValueType
     """What the store is. Where it takes nothing any more all changes are refused."""
+    previous_revision: _builtins.int
+    """The revision of the store before the call: who had that one, and applies the results,
+    has `revision` then.
+    """
+    revision: _builtins.int
+    """The revision of the store after it."""
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryChangeResult]:
         """One for each change."""
@@ -1353,10 +1313,12 @@ class PushMemoriesResponse(_message.Message):
         *,
         results: _abc.Iterable[Global___MemoryChangeResult] | None = ...,
         state: Global___MemoryStoreState.ValueType = ...,
+        previous_revision: _builtins.int = ...,
+        revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["previous_revision", b"previous_revision", "results", b"results", "revision", b"revision", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,7 +9,6 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from managed_agents.sessions.v1 import events_pb2 as _events_pb2
-from managed_agents.sessions.v1 import memory_pb2 as _memory_pb2
 from managed_agents.sessions.v1 import sessions_pb2 as _sessions_pb2
 import builtins as _builtins
 import sys
@@ -186,7 +185,6 @@ class TurnGrant(_message.Message):
     PARENT_THREAD_ID_FIELD_NUMBER: _builtins.int
     CONTEXT_STARTS_ANEW_FIELD_NUMBER: _builtins.int
     SESSION_REVISION_FIELD_NUMBER: _builtins.int
-    MEMORY_MOUNTS_FIELD_NUMBER: _builtins.int
     workspace_id: _builtins.str
     """The workspace, to be put into the call context of every call for this turn."""
     epoch: _builtins.int
@@ -240,10 +238,6 @@ class TurnGrant(_message.Message):
     def context(self) -> _containers.RepeatedCompositeFieldContainer[_events_pb2.Event]:
         """Context events after `context_after_seq`."""
 
-    @_builtins.property
-    def memory_mounts(self) -> _containers.RepeatedCompositeFieldContainer[_memory_pb2.MemoryMount]:
-        """Memory stores that the session has attached, in the order of their attachment."""
-
     def __init__(
         self,
         *,
@@ -264,11 +258,10 @@ class TurnGrant(_message.Message):
         parent_thread_id: _builtins.str = ...,
         context_starts_anew: _builtins.bool = ...,
         session_revision: _builtins.int = ...,
-        memory_mounts: _abc.Iterable[_memory_pb2.MemoryMount] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "budget_reached", b"budget_reached", "context", b"context", "context_after_seq", b"context_after_seq", "context_complete", b"context_complete", "context_starts_anew", b"context_starts_anew", "environment_json", b"environment_json", "epoch", b"epoch", "interrupt_seq", b"interrupt_seq", "lease_seconds", b"lease_seconds", "memory_mounts", b"memory_mounts", "parent_thread_id", b"parent_thread_id", "root_session_id", b"root_session_id", "session", b"session", "session_revision", b"session_revision", "thread_id", b"thread_id", "traceparent", b"traceparent", "workspace_id", b"workspace_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "budget_reached", b"budget_reached", "context", b"context", "context_after_seq", b"context_after_seq", "context_complete", b"context_complete", "context_starts_anew", b"context_starts_anew", "environment_json", b"environment_json", "epoch", b"epoch", "interrupt_seq", b"interrupt_seq", "lease_seconds", b"lease_seconds", "parent_thread_id", b"parent_thread_id", "root_session_id", b"root_session_id", "session", b"session", "session_revision", b"session_revision", "thread_id", b"thread_id", "traceparent", b"traceparent", "workspace_id", b"workspace_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
