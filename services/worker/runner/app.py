@@ -29,6 +29,8 @@ from services.worker.runner.loop.turn import TurnServices
 from services.worker.runner.models import registry
 from services.worker.runner.models.access import Create, ModelAccessCache
 from services.worker.runner.models.base import ToolDefinition
+from services.worker.runner.workspace import Workspaces
+from services.worker.runner.workspace.registry import mounts_of
 from services.worker.sandbox import SandboxManager
 from services.worker.tools import TOOL_SPECS
 
@@ -59,6 +61,7 @@ class Runner:
         self.sandboxes = sandboxes or SandboxManager(root, kind=settings.sandbox_kind)
         self._deletions = Deletions(root, self.sandboxes.remove, self.sandboxes.close)
         self.access = ModelAccessCache(self._fetch_access, create_provider)
+        self.workspaces = Workspaces(self.sandboxes, mounts_of(self._channels))
         calls = TurnSessions(turns, self._cache)
         self.claims = Claims(
             turns,
@@ -70,6 +73,7 @@ class Runner:
                 publish=self._publish,
                 access=self.access,
                 sandboxes=self.sandboxes,
+                workspaces=self.workspaces,
                 built_in={
                     name: ToolDefinition(name, spec.description, spec.input_schema) for name, spec in TOOL_SPECS.items()
                 },

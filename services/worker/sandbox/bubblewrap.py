@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from services.worker.sandbox.folders import OUTPUTS, TEMPORARY, TOOL_OUTPUTS, UPLOADS, WORKSPACE, SessionFolders
+from services.worker.sandbox.folders import TEMPORARY, WORKSPACE, SessionFolders
 from services.worker.sandbox.limits import SandboxLimits
 
 # One identity inside, whoever runs the platform outside.
@@ -170,8 +170,9 @@ def arguments(
     # Root outside owns /proc/sys and more even without capabilities; bubblewrap itself covers only part of it.
     line += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
     line += ["--size", str(limits.shared_memory_bytes), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
-    for inside in (WORKSPACE, OUTPUTS, TOOL_OUTPUTS, TEMPORARY):
+    for inside in folders.bound(writable=True):
         line += ["--bind", folders.host(inside), inside]
-    line += ["--ro-bind", folders.host(UPLOADS), UPLOADS]
+    for inside in folders.bound(writable=False):
+        line += ["--ro-bind", folders.host(inside), inside]
     line += ["--symlink", TEMPORARY, "/var/tmp", "--remount-ro", "/", "--chdir", WORKSPACE, "--"]
     return line

@@ -21,7 +21,6 @@ from services.worker.sandbox.cgroups import ControlGroups
 from services.worker.sandbox.folders import (
     OUTPUTS,
     TEMPORARY,
-    TOOL_OUTPUTS,
     UPLOADS,
     VISIBLE,
     WORKSPACE,
@@ -85,8 +84,9 @@ class Isolation:
         if self.kind != "landlock":
             return None
         read = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/proc", *bubblewrap.ETC]
-        read += ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf", *self.toolchains.prefixes, folders.host(UPLOADS)]
-        write = [folders.host(inside) for inside in (WORKSPACE, OUTPUTS, TOOL_OUTPUTS, TEMPORARY)]
+        read += ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf", *self.toolchains.prefixes]
+        read += [folders.host(inside) for inside in folders.bound(writable=False)]
+        write = [folders.host(inside) for inside in folders.bound(writable=True)]
         return {"read": read, "write": write, "device": list(_DEVICES)}
 
     def environment(self, folders: SessionFolders, *, proxied: bool) -> dict[str, str]:

@@ -19,14 +19,22 @@ from typing import Any
 
 from services.worker.sandbox.cgroups import ControlGroups, SessionGroup
 from services.worker.sandbox.egress import NetworkPolicy
-from services.worker.sandbox.folders import TOOL_OUTPUTS, VISIBLE, WORKSPACE, DiskMeter, FolderStore
+from services.worker.sandbox.folders import TOOL_OUTPUTS, WORKSPACE, DiskMeter, FolderStore
 from services.worker.sandbox.held import below, file_devices, held_by, tagged_children
 from services.worker.sandbox.isolation import PROXY_PORT, Isolation, detect
 from services.worker.sandbox.launching import LaunchedShell, Launcher, LaunchRequest
 from services.worker.sandbox.limits import SandboxLimits
 from services.worker.sandbox.provider import SandboxDescription
 from services.worker.sandbox.proxy import Connect, EgressProxy, Resolve, resolve_host
-from services.worker.tools import FileView, PersistentShell, ShellUnavailable, Toolbox, ToolOutcome, spill_opener
+from services.worker.tools import (
+    FileView,
+    PersistentShell,
+    ShellUnavailable,
+    Toolbox,
+    ToolOutcome,
+    VisibleRoot,
+    spill_opener,
+)
 from services.worker.tools.overflow import OpenSpill
 
 log = logging.getLogger(__name__)
@@ -81,9 +89,15 @@ class LocalProvider:
         """Say what isolates here."""
         return self.isolation.description
 
-    def open(self, session_id: str, environment: Mapping[str, Any]) -> "LocalSandbox":
+    def open(
+        self, session_id: str, environment: Mapping[str, Any], roots: Sequence[VisibleRoot] = ()
+    ) -> "LocalSandbox":
         """Return the session's sandbox with its folders made."""
-        return LocalSandbox(self, session_id, NetworkPolicy.of(environment, self.package_hosts))
+        return LocalSandbox(self, session_id, NetworkPolicy.of(environment, self.package_hosts), roots)
+
+    def folder(self, session_id: str, roots: Sequence[VisibleRoot] = ()) -> Path:
+        """The session's folder on this host, made if need be."""
+        return self.store.open(session_id, roots).path
 
     def proxy(self, policy: NetworkPolicy) -> EgressProxy:
         """Make a proxy for one shell."""
@@ -101,11 +115,13 @@ class LocalProvider:
 class LocalSandbox:
     """One session: its folder, its shell, its share of the host."""
 
-    def __init__(self, provider: LocalProvider, session_id: str, policy: NetworkPolicy) -> None:
+    def __init__(
+        self, provider: LocalProvider, session_id: str, policy: NetworkPolicy, roots: Sequence[VisibleRoot] = ()
+    ) -> None:
         self._provider = provider
         self._policy = policy
-        self._folders = provider.store.open(session_id)
-        self._files = FileView(self._folders.path, cwd=WORKSPACE, roots=VISIBLE)
+        self._folders = provider.store.open(session_id, roots)
+        self._files = FileView(self._folders.path, cwd=WORKSPACE, roots=self._folders.roots)
         self._spills = os.open(self._folders.host(TOOL_OUTPUTS), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._shell = PersistentShell(self._start_shell, cwd=WORKSPACE)
         self._meter = DiskMeter(str(self._folders.path), self._held_bytes)

@@ -109,7 +109,7 @@ class PlayedSandboxes:
         self.interrupts = 0
         self._run = run
 
-    def session(self, session_id: str, environment: Any, thread_id: str = "") -> "PlayedSandboxes":
+    def session(self, session_id: str, environment: Any, thread_id: str = "", roots: Any = ()) -> "PlayedSandboxes":
         """All sessions share one."""
         return self
 

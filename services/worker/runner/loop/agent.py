@@ -1,6 +1,6 @@
 """The agent of a session as the loop needs it: prompt, model, and what it may do with which tool."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,6 +19,11 @@ SANDBOX_NOTE = (
     "Your tools run in a sandbox of this session. Its working directory keeps your files between calls. Files that "
     "the person gave are in /mnt/session/uploads; put files that the person should receive into /mnt/session/outputs."
 )
+
+
+def system_prompt(system: str, *, uses_sandbox: bool, notes: Sequence[str] = ()) -> str:
+    """What the model is told first: the agent's own prompt, and what it must know of where it works."""
+    return "\n\n".join((system or DEFAULT_SYSTEM, *((SANDBOX_NOTE,) if uses_sandbox else ()), *notes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ something else is answered with what there is, so that the model can go on.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from kit import failpoints
@@ -85,8 +86,21 @@ class Toolbox:
 _PERMISSIONS = {"always_allow": "allow", "always_ask": "ask"}
 
 
-async def run_call(call: Call, sandbox: Sandbox, journal: Journal, stop: StopSignal) -> None:
+class Watcher(Protocol):
+    """Who wants to know of tools that ran, and may add to their results."""
+
+    def begin_tool(self, call: Call) -> None:
+        """A tool is about to run."""
+        ...
+
+    async def after_tool(self, call: Call, outcome: ToolOutcome) -> Sequence[str]:
+        """A tool has run; notes for its result."""
+        ...
+
+
+async def run_call(call: Call, sandbox: Sandbox, journal: Journal, stop: StopSignal, watcher: Watcher) -> None:
     """Run one call and write its result. Stopped leaves it without one; whatever else goes wrong becomes the result."""
+    watcher.begin_tool(call)
     try:
         with stop.scope():
             await failpoints.point("runner.tool.running")
@@ -100,5 +114,10 @@ async def run_call(call: Call, sandbox: Sandbox, journal: Journal, stop: StopSig
         log.exception("a tool could not be run", tool=call.name)
         journal.add(*recovery.tool_result(call, f"The tool could not be run: {error}"))
         return
-    result = recovery.tool_result(call, outcome.text, is_error=outcome.is_error, overflow=outcome.overflow)
+    # The result is there, whatever comes now.
+    notes: Sequence[str] = ()
+    with suppress(Stopped):
+        notes = await watcher.after_tool(call, outcome)
+    text = "\n".join((outcome.text, *notes)) if notes else outcome.text
+    result = recovery.tool_result(call, text, is_error=outcome.is_error, overflow=outcome.overflow)
     journal.add(*result)
