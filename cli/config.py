@@ -19,6 +19,7 @@ _PARTICULAR = {
     "COST_PROFILE",
     "DATABASE_URL",
     "DATA_DIR",
+    "FORMER_SECRET_KEY",
     "HOST",
     "INTERNAL_TOKEN_FILE",
     "LISTEN",
@@ -51,7 +52,7 @@ def cost_profile() -> str:
 
 def secret_key() -> dict[str, str]:
     """The vault's master secret as the operator gave it; empty when the data folder's own key is to be used."""
-    names = (f"{PREFIX}SECRET_KEY", f"{PREFIX}SECRET_KEY_FILE")
+    names = (f"{PREFIX}SECRET_KEY", f"{PREFIX}SECRET_KEY_FILE", f"{PREFIX}FORMER_SECRET_KEY")
     return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 

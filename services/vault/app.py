@@ -31,7 +31,7 @@ async def build() -> Service:
 def compose(settings: VaultSettings, environ: Mapping[str, str]) -> Service:
     """Wires the vault. ConfigError for a faulty secret key or model environment."""
     try:
-        sealer = Sealer.from_secret(settings.master_secret())
+        sealer = Sealer(settings.master_keys())
         rules.from_environment(environ)
     except ValueError as error:
         raise ConfigError(f"The vault can't start: {error}.") from error
@@ -54,9 +54,9 @@ def compose(settings: VaultSettings, environ: Mapping[str, str]) -> Service:
 async def check_master_key(database: Database, sealer: Sealer) -> None:
     """ConfigError where the database was sealed with another key; nothing is changed then."""
     async with database.platform_transaction() as tx:
-        stored = await MasterKeyStore(tx).load_or_insert(sealer.seal(_CHECK, associated=_CHECK_ROW))
+        stored = await MasterKeyStore(tx).load_or_insert(await sealer.seal(_CHECK, associated=_CHECK_ROW))
     try:
-        sealer.open(stored, associated=_CHECK_ROW)
+        await sealer.open(stored, associated=_CHECK_ROW)
     except SealBroken as error:
         raise ConfigError(
             "The secret key is not the one that this database was sealed with. Start the vault with the former "

@@ -119,16 +119,16 @@ class SettingsHandler(vault_pb2_grpc.SettingsServiceServicer):
         if row is None:
             return _Loaded(0, 0, rules.from_environment(self._environ))
         try:
-            return _Loaded(row.revision, row.revision, self._open(tx, row))
+            return _Loaded(row.revision, row.revision, await self._open(tx, row))
         except DomainError as fault:
             former = await store.load_effective()
             if former is None:
                 raise
             self._tell_damaged(tx.workspace_id, row.revision, fault)
-            return _Loaded(row.revision, former.revision, self._open(tx, former), row.document, fault)
+            return _Loaded(row.revision, former.revision, await self._open(tx, former), row.document, fault)
 
-    def _open(self, tx: Tx, row: SettingsRow) -> Settings:
-        secrets = orjson.loads(self._sealer.open(row.secrets, associated=_identity(tx)))
+    async def _open(self, tx: Tx, row: SettingsRow) -> Settings:
+        secrets = orjson.loads(await self._sealer.open(row.secrets, associated=_identity(tx)))
         return rules.parse(row.document, stored_api_key=secrets["api_key"])
 
     def _tell_damaged(self, workspace_id: str, revision: int, fault: DomainError) -> None:
@@ -137,7 +137,7 @@ class SettingsHandler(vault_pb2_grpc.SettingsServiceServicer):
             log.error("the saved settings can't be used, the former ones stay in effect", reason=fault.reason)
 
     async def _save(self, tx: Tx, revision: int, settings: Settings) -> None:
-        sealed = self._sealer.seal(orjson.dumps({"api_key": settings.model.api_key}), associated=_identity(tx))
+        sealed = await self._sealer.seal(orjson.dumps({"api_key": settings.model.api_key}), associated=_identity(tx))
         store = SettingsStore(tx)
         document = settings.document()
         saved = await (store.replace(revision, document, sealed) if revision else store.insert(document, sealed))
