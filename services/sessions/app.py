@@ -33,6 +33,7 @@ from services.sessions.handlers.turns import TurnsHandlers
 from services.sessions.operations.announcer import TURN_READY, Announcer
 from services.sessions.operations.claims import Claims
 from services.sessions.operations.core import Operations
+from services.sessions.operations.session_vaults import vault_checker
 from services.sessions.operations.waiting_room import WaitingRoom
 from services.sessions.operations.waits import Waits, bound_reader
 from services.sessions.sweeper import Sweeper
@@ -58,7 +59,9 @@ async def build(settings: Settings | None = None) -> Service:
     server = Server(settings.listen_address(), service=SCHEMA, internal_token=settings.internal_token())
     server.add(add_AgentsServiceServicer_to_server, AgentsHandler(database, clock))
     server.add(add_EnvironmentsServiceServicer_to_server, EnvironmentsHandler(database, clock))
-    sessions = SessionsHandlers(operations, prices=prices, has_grader=has_grader)
+    sessions = SessionsHandlers(
+        operations, prices=prices, has_grader=has_grader, check_vaults=vault_checker(vault)
+    )
     server.add(add_SessionsServiceServicer_to_server, sessions)
     server.add(add_EventsServiceServicer_to_server, EventsHandlers(operations, has_grader=has_grader))
     server.add(add_ThreadsServiceServicer_to_server, ThreadsHandlers(operations))

@@ -4,7 +4,7 @@ Everything here judges a request by itself. What it refers to (agent, environmen
 judged by the handler, still before anything is written.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from services.sessions.domain.content import check_keys, check_text
@@ -17,7 +17,6 @@ from services.sessions.domain.session_errors import (
     LoopEngineInvalid,
     LoopEngineNotSupported,
     UnsupportedCapability,
-    VaultNotFound,
 )
 
 DEFAULT_ENVIRONMENT_ID = "env_default"
@@ -66,6 +65,8 @@ class NewSession:
     has_budget: bool
     budget: Any
     initial_events: list[ClientEvent]
+    # In the order in which credentials are looked up; whether they exist is vault's to say.
+    vault_ids: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,6 @@ def read_new_session(body: Any, *, published: bool, default_engine: str = BUILTI
     check_text(environment_id, "environment_id", limit=MAX_ID_CHARACTERS)
     _check_title(body.get("title"))
     _check_resources(body.get("resources"))
-    _check_vault_ids(body.get("vault_ids"))
     return NewSession(
         agent=agent,
         environment_id=environment_id,
@@ -111,6 +111,7 @@ def read_new_session(body: Any, *, published: bool, default_engine: str = BUILTI
             if "initial_events" in body
             else []
         ),
+        vault_ids=_read_vault_ids(body.get("vault_ids")),
     )
 
 
@@ -178,11 +179,11 @@ def _check_resources(value: Any) -> None:
         raise UnsupportedCapability("resources can't be mounted by this build; leave them out.", field="resources")
 
 
-def _check_vault_ids(value: Any) -> None:
+def _read_vault_ids(value: Any) -> list[str]:
     if value is None:
-        return
+        return []
     if not isinstance(value, list) or len(value) > MAX_VAULT_IDS:
         raise InvalidRequest(f"vault_ids must be an array of at most {MAX_VAULT_IDS} vault ids.", field="vault_ids")
     for index, vault_id in enumerate(value):
         check_text(vault_id, f"vault_ids.{index}", limit=MAX_ID_CHARACTERS)
-        raise VaultNotFound(f"Vault not found: {vault_id}.", field=f"vault_ids.{index}")
+    return list(value)

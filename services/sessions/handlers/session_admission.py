@@ -67,7 +67,7 @@ class Admitted:
                 title=row.title,
                 metadata=row.metadata,
                 resources="[]",
-                vault_ids="[]",
+                vault_ids=row.vault_ids,
                 loop_engine=row.loop_engine,
                 deployment_id="",
                 budget=row.budget,
@@ -131,6 +131,7 @@ async def admit(
         loop_engine=new.loop_engine,
         thread_id=new_id("sthr"),
         budget=ceiling,
+        vault_ids=orjson.dumps(new.vault_ids).decode() if new.vault_ids else "[]",
     )
     return Admitted(row, saved)
 

@@ -61,6 +61,7 @@ class NewSessionRow:
     loop_engine: str
     thread_id: str
     budget: str | None = None
+    vault_ids: str = "[]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +101,11 @@ class Sessions:
             INSERT INTO sessions (
                 workspace_id, id, created_at, updated_at, agent_id, agent_version, agent_document, agent_model,
                 agent_name, environment_id, environment, title, metadata, loop_engine, thread_id,
-                budget
+                budget, vault_ids
             ) VALUES (
                 %(workspace_id)s, %(id)s, %(created_at)s, %(created_at)s, %(agent_id)s, %(agent_version)s,
                 %(agent_document)s, %(agent_model)s, %(agent_name)s, %(environment_id)s, %(environment)s, %(title)s,
-                %(metadata)s, %(loop_engine)s, %(thread_id)s, %(budget)s
+                %(metadata)s, %(loop_engine)s, %(thread_id)s, %(budget)s, %(vault_ids)s
             )
             """,
             {name: getattr(session, name) for name in NewSessionRow.__slots__},
