@@ -6,6 +6,7 @@ sends, and the server refuses what arrives otherwise. Putting bytes again renews
 """
 
 import asyncio
+import contextlib
 import hashlib
 import tempfile
 from collections.abc import AsyncIterator
@@ -115,10 +116,8 @@ class S3Blobs:
         """Remove the object."""
         import obstore
 
-        try:
+        with contextlib.suppress(BlobMissing):
             await self._ask(obstore.delete_async(await self._open_store(), self._key(sha256)), sha256=sha256)
-        except BlobMissing:
-            pass
 
     async def list(self) -> AsyncIterator[Stored]:
         """Every object whose name is a hash."""

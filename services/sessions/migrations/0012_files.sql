@@ -16,8 +16,6 @@ CREATE TABLE files (
     -- The beginning of a text; null where the bytes are none.
     preview text,
     preview_truncated boolean NOT NULL DEFAULT false,
-    -- JSON object of string pairs.
-    metadata text NOT NULL DEFAULT '{}',
     created_at timestamptz NOT NULL,
     updated_at timestamptz NOT NULL,
     expires_at timestamptz,

@@ -31,6 +31,7 @@ class BlobReferences:
         """Those of the blobs that a row names. A table that names blobs belongs into this statement."""
         found = await self._tx.all(
             """
+            -- platform-wide: workspaces share what has the same bytes
             SELECT sha256 FROM files WHERE sha256 = ANY(%(sha256)s) AND bytes_removed_at IS NULL
             """,
             {"sha256": sha256},

@@ -25,47 +25,47 @@ _sym_db = _symbol_database.Default()
 from managed_agents.sessions.v1 import common_pb2 as managed__agents_dot_sessions_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&managed_agents/sessions/v1/files.proto\x12\x1amanaged_agents.sessions.v1\x1a\'managed_agents/sessions/v1/common.proto\"\xef\x02\n\x04\x46ile\x12\n\n\x02id\x18\x01 \x01(\t\x12\x38\n\x07purpose\x18\x02 \x01(\x0e\x32\'.managed_agents.sessions.v1.FilePurpose\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x12\n\nmedia_type\x18\x04 \x01(\t\x12\x12\n\nsize_bytes\x18\x05 \x01(\x03\x12\x0e\n\x06sha256\x18\x06 \x01(\t\x12\x14\n\x0c\x64ownloadable\x18\x07 \x01(\x08\x12\x12\n\nsession_id\x18\x08 \x01(\t\x12\x0c\n\x04path\x18\t \x01(\t\x12\x14\n\x07preview\x18\n \x01(\tH\x00\x88\x01\x01\x12\x19\n\x11preview_truncated\x18\x0b \x01(\x08\x12\x12\n\ncreated_at\x18\x0c \x01(\t\x12\x12\n\nupdated_at\x18\r \x01(\t\x12\x12\n\nexpires_at\x18\x0e \x01(\t\x12\x13\n\x0b\x61rchived_at\x18\x0f \x01(\t\x12\x15\n\rmetadata_json\x18\x10 \x01(\x0c\x42\n\n\x08_preview\"\xa4\x01\n\x11UploadFileRequest\x12<\n\x05start\x18\x01 \x01(\x0b\x32+.managed_agents.sessions.v1.UploadFileStartH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x12\x38\n\x03\x65nd\x18\x03 \x01(\x0b\x32).managed_agents.sessions.v1.UploadFileEndH\x00\x42\x06\n\x04part\"\xa2\x01\n\x0fUploadFileStart\x12\x38\n\x07purpose\x18\x01 \x01(\x0e\x32\'.managed_agents.sessions.v1.FilePurpose\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\nmedia_type\x18\x03 \x01(\t\x12\x12\n\nsession_id\x18\x04 \x01(\t\x12\x0c\n\x04path\x18\x05 \x01(\t\x12\x11\n\tmax_bytes\x18\x06 \x01(\x03\"\x90\x01\n\rUploadFileEnd\x12\x1a\n\x12\x65xpires_in_seconds\x18\x01 \x01(\x03\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12<\n\x0bidempotency\x18\x03 \x01(\x0b\x32\'.managed_agents.sessions.v1.Idempotency\x12\x15\n\rmetadata_json\x18\x04 \x01(\x0c\"U\n\x12UploadFileResponse\x12.\n\x04\x66ile\x18\x01 \x01(\x0b\x32 .managed_agents.sessions.v1.File\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"\xab\x01\n\x13\x44ownloadFileRequest\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\x12\x13\n\x0b\x61rtifact_of\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x13\n\x06length\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\nlast_bytes\x18\x05 \x01(\x03\x12\x15\n\rdescribe_only\x18\x06 \x01(\x08\x12\x13\n\x0b\x66or_session\x18\x07 \x01(\x08\x42\t\n\x07_length\"o\n\x14\x44ownloadFileResponse\x12>\n\x05start\x18\x01 \x01(\x0b\x32-.managed_agents.sessions.v1.DownloadFileStartH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"c\n\x11\x44ownloadFileStart\x12.\n\x04\x66ile\x18\x01 \x01(\x0b\x32 .managed_agents.sessions.v1.File\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0e\n\x06length\x18\x03 \x01(\x03\"!\n\x0eGetFileRequest\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\"A\n\x0fGetFileResponse\x12.\n\x04\x66ile\x18\x01 \x01(\x0b\x32 .managed_agents.sessions.v1.File\"\x86\x01\n\x10ListFilesRequest\x12.\n\x04page\x18\x01 \x01(\x0b\x32 .managed_agents.sessions.v1.Page\x12\x15\n\x08scope_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x0b\n\x03ids\x18\x03 \x03(\t\x12\x11\n\tascending\x18\x04 \x01(\x08\x42\x0b\n\t_scope_id\"}\n\x11ListFilesResponse\x12/\n\x05\x66iles\x18\x01 \x03(\x0b\x32 .managed_agents.sessions.v1.File\x12\x37\n\tpage_info\x18\x02 \x01(\x0b\x32$.managed_agents.sessions.v1.PageInfo\"%\n\x12\x41rchiveFileRequest\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\"E\n\x13\x41rchiveFileResponse\x12.\n\x04\x66ile\x18\x01 \x01(\x0b\x32 .managed_agents.sessions.v1.File\"Z\n\x14ListArtifactsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12.\n\x04page\x18\x02 \x01(\x0b\x32 .managed_agents.sessions.v1.Page\"\x85\x01\n\x15ListArtifactsResponse\x12\x33\n\tartifacts\x18\x01 \x03(\x0b\x32 .managed_agents.sessions.v1.File\x12\x37\n\tpage_info\x18\x02 \x01(\x0b\x32$.managed_agents.sessions.v1.PageInfo*\x90\x01\n\x0b\x46ilePurpose\x12\x1c\n\x18\x46ILE_PURPOSE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x46ILE_PURPOSE_UPLOAD\x10\x01\x12\x17\n\x13\x46ILE_PURPOSE_OUTPUT\x10\x02\x12\x19\n\x15\x46ILE_PURPOSE_ARTIFACT\x10\x03\x12\x16\n\x12\x46ILE_PURPOSE_MOUNT\x10\x04\x32\xa6\x05\n\x0c\x46ilesService\x12m\n\nUploadFile\x12-.managed_agents.sessions.v1.UploadFileRequest\x1a..managed_agents.sessions.v1.UploadFileResponse(\x01\x12s\n\x0c\x44ownloadFile\x12/.managed_agents.sessions.v1.DownloadFileRequest\x1a\x30.managed_agents.sessions.v1.DownloadFileResponse0\x01\x12\x62\n\x07GetFile\x12*.managed_agents.sessions.v1.GetFileRequest\x1a+.managed_agents.sessions.v1.GetFileResponse\x12h\n\tListFiles\x12,.managed_agents.sessions.v1.ListFilesRequest\x1a-.managed_agents.sessions.v1.ListFilesResponse\x12n\n\x0b\x41rchiveFile\x12..managed_agents.sessions.v1.ArchiveFileRequest\x1a/.managed_agents.sessions.v1.ArchiveFileResponse\x12t\n\rListArtifacts\x12\x30.managed_agents.sessions.v1.ListArtifactsRequest\x1a\x31.managed_agents.sessions.v1.ListArtifactsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&managed_agents/sessions/v1/files.proto\x12\x1amanaged_agents.sessions.v1\x1a\'managed_agents/sessions/v1/common.proto\"\xd8\x02\n\x04\x46ile\x12\n\n\x02id\x18\x01 \x01(\t\x12\x38\n\x07purpose\x18\x02 \x01(\x0e\x32\'.managed_agents.sessions.v1.FilePurpose\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x12\n\nmedia_type\x18\x04 \x01(\t\x12\x12\n\nsize_bytes\x18\x05 \x01(\x03\x12\x0e\n\x06sha256\x18\x06 \x01(\t\x12\x14\n\x0c\x64ownloadable\x18\x07 \x01(\x08\x12\x12\n\nsession_id\x18\x08 \x01(\t\x12\x0c\n\x04path\x18\t \x01(\t\x12\x14\n\x07preview\x18\n \x01(\tH\x00\x88\x01\x01\x12\x19\n\x11preview_truncated\x18\x0b \x01(\x08\x12\x12\n\ncreated_at\x18\x0c \x01(\t\x12\x12\n\nupdated_at\x18\r \x01(\t\x12\x12\n\nexpires_at\x18\x0e \x01(\t\x12\x13\n\x0b\x61rchived_at\x18\x0f \x01(\tB\n\n\x08_preview\"\xa4\x01\n\x11UploadFileRequest\x12<\n\x05start\x18\x01 \x01(\x0b\x32+.managed_agents.sessions.v1.UploadFileStartH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x12\x38\n\x03\x65nd\x18\x03 \x01(\x0b\x32).managed_agents.sessions.v1.UploadFileEndH\x00\x42\x06\n\x04part\"\xa2\x01\n\x0fUploadFileStart\x12\x38\n\x07purpose\x18\x01 \x01(\x0e\x32\'.managed_agents.sessions.v1.FilePurpose\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\nmedia_type\x18\x03 \x01(\t\x12\x12\n\nsession_id\x18\x04 \x01(\t\x12\x0c\n\x04path\x18\x05 \x01(\t\x12\x11\n\tmax_bytes\x18\x06 \x01(\x03\"y\n\rUploadFileEnd\x12\x1a\n\x12\x65xpires_in_seconds\x18\x01 \x01(\x03\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12<\n\x0bidempotency\x18\x03 \x01(\x0b\x32\'.managed_agents.sessions.v1.Idempotency\"U\n\x12UploadFileResponse\x12.\n\x04\x66ile\x18\x01 \x01(\x0b\x32 .managed_agents.sessions.v1.File\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"\xab\x01\n\x13\x44ownloadFileRequest\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\x12\x13\n\x0b\x61rtifact_of\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x13\n\x06length\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\nlast_bytes\x18\x05 \x01(\x03\x12\x15\n\rdescribe_only\x18\x06 \x01(\x08\x12\x13\n\x0b\x66or_session\x18\x07 \x01(\x08\x42\t\n\x07_length\"o\n\x14\x44ownloadFileResponse\x12>\n\x05start\x18\x01 \x01(\x0b\x32-.managed_agents.sessions.v1.DownloadFileStartH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"c\n\x11\x44ownloadFileStart\x12.\n\x04\x66ile\x18\x01 \x01(\x0b\x32 .managed_agents.sessions.v1.File\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0e\n\x06length\x18\x03 \x01(\x03\"!\n\x0eGetFileRequest\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\"A\n\x0fGetFileResponse\x12.\n\x04\x66ile\x18\x01 \x01(\x0b\x32 .managed_agents.sessions.v1.File\"\xab\x01\n\x10ListFilesRequest\x12.\n\x04page\x18\x01 \x01(\x0b\x32 .managed_agents.sessions.v1.Page\x12\x15\n\x08scope_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x0b\n\x03ids\x18\x03 \x03(\t\x12\x11\n\tascending\x18\x04 \x01(\x08\x12\x10\n\x08\x61\x66ter_id\x18\x05 \x01(\t\x12\x11\n\tbefore_id\x18\x06 \x01(\tB\x0b\n\t_scope_id\"\x8f\x01\n\x11ListFilesResponse\x12/\n\x05\x66iles\x18\x01 \x03(\x0b\x32 .managed_agents.sessions.v1.File\x12\x37\n\tpage_info\x18\x02 \x01(\x0b\x32$.managed_agents.sessions.v1.PageInfo\x12\x10\n\x08has_more\x18\x03 \x01(\x08\"%\n\x12\x41rchiveFileRequest\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\"E\n\x13\x41rchiveFileResponse\x12.\n\x04\x66ile\x18\x01 \x01(\x0b\x32 .managed_agents.sessions.v1.File\"Z\n\x14ListArtifactsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12.\n\x04page\x18\x02 \x01(\x0b\x32 .managed_agents.sessions.v1.Page\"\x85\x01\n\x15ListArtifactsResponse\x12\x33\n\tartifacts\x18\x01 \x03(\x0b\x32 .managed_agents.sessions.v1.File\x12\x37\n\tpage_info\x18\x02 \x01(\x0b\x32$.managed_agents.sessions.v1.PageInfo*\x90\x01\n\x0b\x46ilePurpose\x12\x1c\n\x18\x46ILE_PURPOSE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x46ILE_PURPOSE_UPLOAD\x10\x01\x12\x17\n\x13\x46ILE_PURPOSE_OUTPUT\x10\x02\x12\x19\n\x15\x46ILE_PURPOSE_ARTIFACT\x10\x03\x12\x16\n\x12\x46ILE_PURPOSE_MOUNT\x10\x04\x32\xa6\x05\n\x0c\x46ilesService\x12m\n\nUploadFile\x12-.managed_agents.sessions.v1.UploadFileRequest\x1a..managed_agents.sessions.v1.UploadFileResponse(\x01\x12s\n\x0c\x44ownloadFile\x12/.managed_agents.sessions.v1.DownloadFileRequest\x1a\x30.managed_agents.sessions.v1.DownloadFileResponse0\x01\x12\x62\n\x07GetFile\x12*.managed_agents.sessions.v1.GetFileRequest\x1a+.managed_agents.sessions.v1.GetFileResponse\x12h\n\tListFiles\x12,.managed_agents.sessions.v1.ListFilesRequest\x1a-.managed_agents.sessions.v1.ListFilesResponse\x12n\n\x0b\x41rchiveFile\x12..managed_agents.sessions.v1.ArchiveFileRequest\x1a/.managed_agents.sessions.v1.ArchiveFileResponse\x12t\n\rListArtifacts\x12\x30.managed_agents.sessions.v1.ListArtifactsRequest\x1a\x31.managed_agents.sessions.v1.ListArtifactsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'managed_agents.sessions.v1.files_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FILEPURPOSE']._serialized_start=2140
-  _globals['_FILEPURPOSE']._serialized_end=2284
+  _globals['_FILEPURPOSE']._serialized_start=2149
+  _globals['_FILEPURPOSE']._serialized_end=2293
   _globals['_FILE']._serialized_start=112
-  _globals['_FILE']._serialized_end=479
-  _globals['_UPLOADFILEREQUEST']._serialized_start=482
-  _globals['_UPLOADFILEREQUEST']._serialized_end=646
-  _globals['_UPLOADFILESTART']._serialized_start=649
-  _globals['_UPLOADFILESTART']._serialized_end=811
-  _globals['_UPLOADFILEEND']._serialized_start=814
-  _globals['_UPLOADFILEEND']._serialized_end=958
-  _globals['_UPLOADFILERESPONSE']._serialized_start=960
-  _globals['_UPLOADFILERESPONSE']._serialized_end=1045
-  _globals['_DOWNLOADFILEREQUEST']._serialized_start=1048
-  _globals['_DOWNLOADFILEREQUEST']._serialized_end=1219
-  _globals['_DOWNLOADFILERESPONSE']._serialized_start=1221
-  _globals['_DOWNLOADFILERESPONSE']._serialized_end=1332
-  _globals['_DOWNLOADFILESTART']._serialized_start=1334
-  _globals['_DOWNLOADFILESTART']._serialized_end=1433
-  _globals['_GETFILEREQUEST']._serialized_start=1435
-  _globals['_GETFILEREQUEST']._serialized_end=1468
-  _globals['_GETFILERESPONSE']._serialized_start=1470
-  _globals['_GETFILERESPONSE']._serialized_end=1535
-  _globals['_LISTFILESREQUEST']._serialized_start=1538
-  _globals['_LISTFILESREQUEST']._serialized_end=1672
-  _globals['_LISTFILESRESPONSE']._serialized_start=1674
-  _globals['_LISTFILESRESPONSE']._serialized_end=1799
-  _globals['_ARCHIVEFILEREQUEST']._serialized_start=1801
-  _globals['_ARCHIVEFILEREQUEST']._serialized_end=1838
-  _globals['_ARCHIVEFILERESPONSE']._serialized_start=1840
-  _globals['_ARCHIVEFILERESPONSE']._serialized_end=1909
-  _globals['_LISTARTIFACTSREQUEST']._serialized_start=1911
-  _globals['_LISTARTIFACTSREQUEST']._serialized_end=2001
-  _globals['_LISTARTIFACTSRESPONSE']._serialized_start=2004
-  _globals['_LISTARTIFACTSRESPONSE']._serialized_end=2137
-  _globals['_FILESSERVICE']._serialized_start=2287
-  _globals['_FILESSERVICE']._serialized_end=2965
+  _globals['_FILE']._serialized_end=456
+  _globals['_UPLOADFILEREQUEST']._serialized_start=459
+  _globals['_UPLOADFILEREQUEST']._serialized_end=623
+  _globals['_UPLOADFILESTART']._serialized_start=626
+  _globals['_UPLOADFILESTART']._serialized_end=788
+  _globals['_UPLOADFILEEND']._serialized_start=790
+  _globals['_UPLOADFILEEND']._serialized_end=911
+  _globals['_UPLOADFILERESPONSE']._serialized_start=913
+  _globals['_UPLOADFILERESPONSE']._serialized_end=998
+  _globals['_DOWNLOADFILEREQUEST']._serialized_start=1001
+  _globals['_DOWNLOADFILEREQUEST']._serialized_end=1172
+  _globals['_DOWNLOADFILERESPONSE']._serialized_start=1174
+  _globals['_DOWNLOADFILERESPONSE']._serialized_end=1285
+  _globals['_DOWNLOADFILESTART']._serialized_start=1287
+  _globals['_DOWNLOADFILESTART']._serialized_end=1386
+  _globals['_GETFILEREQUEST']._serialized_start=1388
+  _globals['_GETFILEREQUEST']._serialized_end=1421
+  _globals['_GETFILERESPONSE']._serialized_start=1423
+  _globals['_GETFILERESPONSE']._serialized_end=1488
+  _globals['_LISTFILESREQUEST']._serialized_start=1491
+  _globals['_LISTFILESREQUEST']._serialized_end=1662
+  _globals['_LISTFILESRESPONSE']._serialized_start=1665
+  _globals['_LISTFILESRESPONSE']._serialized_end=1808
+  _globals['_ARCHIVEFILEREQUEST']._serialized_start=1810
+  _globals['_ARCHIVEFILEREQUEST']._serialized_end=1847
+  _globals['_ARCHIVEFILERESPONSE']._serialized_start=1849
+  _globals['_ARCHIVEFILERESPONSE']._serialized_end=1918
+  _globals['_LISTARTIFACTSREQUEST']._serialized_start=1920
+  _globals['_LISTARTIFACTSREQUEST']._serialized_end=2010
+  _globals['_LISTARTIFACTSRESPONSE']._serialized_start=2013
+  _globals['_LISTARTIFACTSRESPONSE']._serialized_end=2146
+  _globals['_FILESSERVICE']._serialized_start=2296
+  _globals['_FILESSERVICE']._serialized_end=2974
 # @@protoc_insertion_point(module_scope)

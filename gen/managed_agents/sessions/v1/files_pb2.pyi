@@ -73,7 +73,6 @@ class File(_message.Message):
     UPDATED_AT_FIELD_NUMBER: _builtins.int
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     ARCHIVED_AT_FIELD_NUMBER: _builtins.int
-    METADATA_JSON_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """`file_…`; `art_…` for an artifact."""
     purpose: Global___FilePurpose.ValueType
@@ -106,8 +105,6 @@ class File(_message.Message):
     """RFC 3339 in UTC; empty where it doesn't expire."""
     archived_at: _builtins.str
     """RFC 3339 in UTC; empty while active."""
-    metadata_json: _builtins.bytes
-    """JSON object of string pairs."""
     def __init__(
         self,
         *,
@@ -126,11 +123,10 @@ class File(_message.Message):
         updated_at: _builtins.str = ...,
         expires_at: _builtins.str = ...,
         archived_at: _builtins.str = ...,
-        metadata_json: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_preview", b"_preview", "preview", b"preview"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_preview", b"_preview", "archived_at", b"archived_at", "created_at", b"created_at", "downloadable", b"downloadable", "expires_at", b"expires_at", "id", b"id", "media_type", b"media_type", "metadata_json", b"metadata_json", "name", b"name", "path", b"path", "preview", b"preview", "preview_truncated", b"preview_truncated", "purpose", b"purpose", "session_id", b"session_id", "sha256", b"sha256", "size_bytes", b"size_bytes", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_preview", b"_preview", "archived_at", b"archived_at", "created_at", b"created_at", "downloadable", b"downloadable", "expires_at", b"expires_at", "id", b"id", "media_type", b"media_type", "name", b"name", "path", b"path", "preview", b"preview", "preview_truncated", b"preview_truncated", "purpose", b"purpose", "session_id", b"session_id", "sha256", b"sha256", "size_bytes", b"size_bytes", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__preview: _TypeAlias = _typing.Literal["preview"]  # noqa: Y015
     _WhichOneofArgType__preview: _TypeAlias = _typing.Literal["_preview", b"_preview"]  # noqa: Y015
@@ -229,13 +225,10 @@ class UploadFileEnd(_message.Message):
     EXPIRES_IN_SECONDS_FIELD_NUMBER: _builtins.int
     SHA256_FIELD_NUMBER: _builtins.int
     IDEMPOTENCY_FIELD_NUMBER: _builtins.int
-    METADATA_JSON_FIELD_NUMBER: _builtins.int
     expires_in_seconds: _builtins.int
     """Seconds until the file expires; 0 for never."""
     sha256: _builtins.str
     """Hex SHA-256 that the caller counted, or empty: other bytes are INVALID_FILE."""
-    metadata_json: _builtins.bytes
-    """JSON object of string pairs, or empty."""
     @_builtins.property
     def idempotency(self) -> _common_pb2.Idempotency:
         """Where a repeat must answer as the first did."""
@@ -246,11 +239,10 @@ class UploadFileEnd(_message.Message):
         expires_in_seconds: _builtins.int = ...,
         sha256: _builtins.str = ...,
         idempotency: _common_pb2.Idempotency | None = ...,
-        metadata_json: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["idempotency", b"idempotency"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_in_seconds", b"expires_in_seconds", "idempotency", b"idempotency", "metadata_json", b"metadata_json", "sha256", b"sha256"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_in_seconds", b"expires_in_seconds", "idempotency", b"idempotency", "sha256", b"sha256"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -450,10 +442,18 @@ class ListFilesRequest(_message.Message):
     SCOPE_ID_FIELD_NUMBER: _builtins.int
     IDS_FIELD_NUMBER: _builtins.int
     ASCENDING_FIELD_NUMBER: _builtins.int
+    AFTER_ID_FIELD_NUMBER: _builtins.int
+    BEFORE_ID_FIELD_NUMBER: _builtins.int
     scope_id: _builtins.str
     """Only files of this session; absent for all."""
     ascending: _builtins.bool
     """True for oldest first."""
+    after_id: _builtins.str
+    """In place of a cursor, the page that begins behind this file; an unknown one is
+    INVALID_ARGUMENT (INVALID_CURSOR).
+    """
+    before_id: _builtins.str
+    """In place of a cursor, the page that ends before this file; likewise."""
     @_builtins.property
     def page(self) -> _common_pb2.Page:
         """The page; ignored where ids are given."""
@@ -469,10 +469,12 @@ class ListFilesRequest(_message.Message):
         scope_id: _builtins.str | None = ...,
         ids: _abc.Iterable[_builtins.str] | None = ...,
         ascending: _builtins.bool = ...,
+        after_id: _builtins.str = ...,
+        before_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_scope_id", b"_scope_id", "page", b"page", "scope_id", b"scope_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_scope_id", b"_scope_id", "ascending", b"ascending", "ids", b"ids", "page", b"page", "scope_id", b"scope_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_scope_id", b"_scope_id", "after_id", b"after_id", "ascending", b"ascending", "before_id", b"before_id", "ids", b"ids", "page", b"page", "scope_id", b"scope_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__scope_id: _TypeAlias = _typing.Literal["scope_id"]  # noqa: Y015
     _WhichOneofArgType__scope_id: _TypeAlias = _typing.Literal["_scope_id", b"_scope_id"]  # noqa: Y015
@@ -488,6 +490,9 @@ class ListFilesResponse(_message.Message):
 
     FILES_FIELD_NUMBER: _builtins.int
     PAGE_INFO_FIELD_NUMBER: _builtins.int
+    HAS_MORE_FIELD_NUMBER: _builtins.int
+    has_more: _builtins.bool
+    """True where more follow; with before_id, where more come before."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___File]:
         """The files, without previews."""
@@ -501,10 +506,11 @@ class ListFilesResponse(_message.Message):
         *,
         files: _abc.Iterable[Global___File] | None = ...,
         page_info: _common_pb2.PageInfo | None = ...,
+        has_more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["page_info", b"page_info"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "page_info", b"page_info"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "has_more", b"has_more", "page_info", b"page_info"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
