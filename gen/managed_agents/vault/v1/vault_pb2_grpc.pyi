@@ -60,6 +60,11 @@ class SettingsServiceStub:
     only: PERMISSION_DENIED for any other principal. INTERNAL (SEAL_BROKEN) where
     the key does not open.
     """
+    GetStorageAccess: _grpc.UnaryUnaryMultiCallable[_vault_pb2.GetStorageAccessRequest, _vault_pb2.GetStorageAccessResponse]
+    """GetStorageAccess opens what the sessions service needs to reach the place where a
+    workspace keeps the bytes of its files. For it only: PERMISSION_DENIED for any other
+    principal. INTERNAL (SEAL_BROKEN) where the secret does not open.
+    """
 
 @_typing.type_check_only
 class SettingsServiceAsyncStub(SettingsServiceStub):
@@ -92,6 +97,11 @@ class SettingsServiceAsyncStub(SettingsServiceStub):
     """GetModelAccess opens what a runner needs to reach the model vendor. For runners
     only: PERMISSION_DENIED for any other principal. INTERNAL (SEAL_BROKEN) where
     the key does not open.
+    """
+    GetStorageAccess: _aio.UnaryUnaryMultiCallable[_vault_pb2.GetStorageAccessRequest, _vault_pb2.GetStorageAccessResponse]  # type: ignore[assignment]
+    """GetStorageAccess opens what the sessions service needs to reach the place where a
+    workspace keeps the bytes of its files. For it only: PERMISSION_DENIED for any other
+    principal. INTERNAL (SEAL_BROKEN) where the secret does not open.
     """
 
 class SettingsServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -152,6 +162,17 @@ class SettingsServiceServicer(metaclass=_abc_1.ABCMeta):
         """GetModelAccess opens what a runner needs to reach the model vendor. For runners
         only: PERMISSION_DENIED for any other principal. INTERNAL (SEAL_BROKEN) where
         the key does not open.
+        """
+
+    @_abc_1.abstractmethod
+    def GetStorageAccess(
+        self,
+        request: _vault_pb2.GetStorageAccessRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_vault_pb2.GetStorageAccessResponse, _abc.Awaitable[_vault_pb2.GetStorageAccessResponse]]:
+        """GetStorageAccess opens what the sessions service needs to reach the place where a
+        workspace keeps the bytes of its files. For it only: PERMISSION_DENIED for any other
+        principal. INTERNAL (SEAL_BROKEN) where the secret does not open.
         """
 
 def add_SettingsServiceServicer_to_server(servicer: SettingsServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
