@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from kit.errors import AlreadyExists, FailedPrecondition, InvalidArgument
+from kit.errors import FailedPrecondition, InvalidArgument
 
 
 class TurnLeaseLost(FailedPrecondition):
@@ -33,12 +33,6 @@ class ToolCallNotPending(InvalidArgument):
             named=named,
             details=orjson.dumps({"pending_event_ids": list(pending)}).decode(),
         )
-
-
-class IdempotencyKeyReused(AlreadyExists):
-    """The same key came with another request."""
-
-    reason = "IDEMPOTENCY_KEY_REUSED"
 
 
 class MalformedTurnEvent(InvalidArgument):

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from managed_agents.sessions.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -67,16 +68,22 @@ class CreateVaultRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DEFINITION_JSON_FIELD_NUMBER: _builtins.int
+    IDEMPOTENCY_FIELD_NUMBER: _builtins.int
     definition_json: _builtins.bytes
     """JSON object `{display_name | name, metadata?}`."""
+    @_builtins.property
+    def idempotency(self) -> _common_pb2.Idempotency:
+        """How a repeat is recognised."""
+
     def __init__(
         self,
         *,
         definition_json: _builtins.bytes = ...,
+        idempotency: _common_pb2.Idempotency | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["idempotency", b"idempotency"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition_json", b"definition_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition_json", b"definition_json", "idempotency", b"idempotency"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -573,19 +580,25 @@ class CreateCredentialRequest(_message.Message):
 
     VAULT_ID_FIELD_NUMBER: _builtins.int
     DEFINITION_JSON_FIELD_NUMBER: _builtins.int
+    IDEMPOTENCY_FIELD_NUMBER: _builtins.int
     vault_id: _builtins.str
     """The vault."""
     definition_json: _builtins.bytes
     """JSON object, with the secret. Never logged."""
+    @_builtins.property
+    def idempotency(self) -> _common_pb2.Idempotency:
+        """How a repeat is recognised."""
+
     def __init__(
         self,
         *,
         vault_id: _builtins.str = ...,
         definition_json: _builtins.bytes = ...,
+        idempotency: _common_pb2.Idempotency | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["idempotency", b"idempotency"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition_json", b"definition_json", "vault_id", b"vault_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition_json", b"definition_json", "idempotency", b"idempotency", "vault_id", b"vault_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -794,22 +807,28 @@ class RotateCredentialRequest(_message.Message):
     VAULT_ID_FIELD_NUMBER: _builtins.int
     CREDENTIAL_ID_FIELD_NUMBER: _builtins.int
     ROTATION_JSON_FIELD_NUMBER: _builtins.int
+    IDEMPOTENCY_FIELD_NUMBER: _builtins.int
     vault_id: _builtins.str
     """The vault."""
     credential_id: _builtins.str
     """The credential."""
     rotation_json: _builtins.bytes
     """JSON object `{value, actor?, metadata?, expires_at?}`. Never logged."""
+    @_builtins.property
+    def idempotency(self) -> _common_pb2.Idempotency:
+        """How a repeat is recognised."""
+
     def __init__(
         self,
         *,
         vault_id: _builtins.str = ...,
         credential_id: _builtins.str = ...,
         rotation_json: _builtins.bytes = ...,
+        idempotency: _common_pb2.Idempotency | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["idempotency", b"idempotency"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["credential_id", b"credential_id", "rotation_json", b"rotation_json", "vault_id", b"vault_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credential_id", b"credential_id", "idempotency", b"idempotency", "rotation_json", b"rotation_json", "vault_id", b"vault_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
