@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,9 +65,11 @@ class Isolation:
         """The path by which the shell knows a session path."""
         return path if self.own_view else folders.host(path)
 
-    def command(self, folders: SessionFolders, limits: SandboxLimits, *, own_network: bool) -> list[str]:
-        """The command line of a shell."""
-        shell = [self.bash, *SHELL_ARGV[1:]]
+    def command(
+        self, folders: SessionFolders, limits: SandboxLimits, *, own_network: bool, program: Sequence[str] = ()
+    ) -> list[str]:
+        """The command line of a shell, or of one that becomes the program that its arguments name."""
+        shell = [self.bash, *(program or SHELL_ARGV[1:])]
         if not self.own_view:
             return shell
         line = bubblewrap.arguments(

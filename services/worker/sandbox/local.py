@@ -24,6 +24,7 @@ from services.worker.sandbox.held import below, file_devices, held_by, tagged_ch
 from services.worker.sandbox.isolation import PROXY_PORT, Isolation, detect
 from services.worker.sandbox.launching import LaunchedShell, Launcher, LaunchRequest
 from services.worker.sandbox.limits import SandboxLimits
+from services.worker.sandbox.programs import SandboxProgram, start_program
 from services.worker.sandbox.provider import SandboxDescription
 from services.worker.sandbox.proxy import Connect, EgressProxy, Resolve, resolve_host
 from services.worker.tools import (
@@ -132,6 +133,7 @@ class LocalSandbox:
         self._group: SessionGroup | None = None
         self._proxy: EgressProxy | None = None
         self._guard: asyncio.Task[None] | None = None
+        self._programs: set[SandboxProgram] = set()
         self._running = 0
         self._closed = False
         self._toolbox = Toolbox(
@@ -156,6 +158,24 @@ class LocalSandbox:
                 return replace(outcome, text=f"{outcome.text}\n[{note}]")
         return outcome
 
+    async def start_program(self, argv: Sequence[str], env: Mapping[str, str], line_bytes: int) -> SandboxProgram:
+        """Start a program beside the shell; it ends with the sandbox at the latest."""
+        limits = self._provider.limits
+        if self._group is None:
+            self._group = self._provider.groups.create(limits)
+
+        def prelude(isolation: Isolation) -> bytes:
+            cwd = isolation.inside(self._folders, WORKSPACE)
+            return _prelude(limits, cwd, own_processes=isolation.own_view)
+
+        program = await start_program(
+            self._provider, self._folders, self._policy, self._group, prelude, argv, env, line_bytes
+        )
+        self._programs.add(program)
+        program.on_close = self._programs.discard
+        self._start_guard()
+        return program
+
     def limit_output(self, text: str, *, is_error: bool = False) -> ToolOutcome:
         """Apply the overflow contract."""
         return self._toolbox.limit(text, is_error=is_error)
@@ -172,6 +192,7 @@ class LocalSandbox:
         if self._guard is not None:
             self._guard.cancel()
             await asyncio.gather(self._guard, return_exceptions=True)
+        await asyncio.gather(*(program.close(0) for program in list(self._programs)))
         await self._shell.close()
         await self._stop_proxy()
         if self._group is not None:
@@ -212,20 +233,24 @@ class LocalSandbox:
         if cwd == WORKSPACE:
             cwd = isolation.inside(self._folders, WORKSPACE)
         os.write(shell.control_fd, _prelude(provider.limits, cwd, own_processes=isolation.own_view))
+        self._start_guard()
+        return shell
+
+    def _start_guard(self) -> None:
         if self._guard is None:
             self._guard = asyncio.create_task(self._guard_disk(), name=f"disk of {self._folders.session_id}")
-        return shell
 
     async def _guard_disk(self) -> None:
         """End what fills the disk in the background, while no tool is there to watch it."""
         while True:
             await asyncio.sleep(_GUARD_SECONDS)
-            if self._running or not self._shell.running:
+            if self._running or not (self._shell.running or self._programs):
                 continue
             await self._meter.measure()
             if not self._running and self._over_limit():
                 log.warning("what filled the disk of %s in the background was ended", self._folders.session_id)
                 self._shell.interrupt()
+                await asyncio.gather(*(program.close(0) for program in list(self._programs)))
 
     async def _stop_proxy(self) -> None:
         if self._proxy is not None:

@@ -16,13 +16,14 @@ from typing import Any
 
 from services.worker.sandbox.limits import SandboxLimits
 from services.worker.sandbox.local import LocalProvider
+from services.worker.sandbox.programs import SandboxProgram
 from services.worker.sandbox.provider import (
     Sandbox,
     SandboxDescription,
     SandboxProvider,
     SandboxProviderNotRegistered,
 )
-from services.worker.tools import ToolOutcome, VisibleRoot
+from services.worker.tools import ShellUnavailable, ToolOutcome, VisibleRoot
 
 log = logging.getLogger(__name__)
 
@@ -217,6 +218,29 @@ class SessionSandbox:
             return warm.sandbox.limit_output(text, is_error=is_error)
         finally:
             self._manager._release(warm)
+
+    async def start_program(self, argv: Sequence[str], env: Mapping[str, str], line_bytes: int) -> SandboxProgram:
+        """Start a program beside the shell; the sandbox stays open for as long as it lives.
+
+        Raises ShellUnavailable with the reason, also where the kind of sandbox can't hold programs.
+        """
+        warm = self._acquire()
+        try:
+            start = getattr(warm.sandbox, "start_program", None)
+            if start is None:
+                raise ShellUnavailable("this kind of sandbox holds no programs")
+            program: SandboxProgram = await start(argv, env, line_bytes)
+        except BaseException:
+            self._manager._release(warm)
+            raise
+        ended = program.on_close
+
+        def release(closed: SandboxProgram) -> None:
+            ended(closed)
+            self._manager._release(warm)
+
+        program.on_close = release
+        return program
 
     def interrupt(self) -> bool:
         """End everything that runs in the session's shell."""

@@ -19,12 +19,14 @@ class ToolOutcome:
     """The result of one tool call.
 
     `overflow` is set exactly when a spill file was written, as
-    `{"path", "original_chars", "preview_chars", "file_bytes"}`.
+    `{"path", "original_chars", "preview_chars", "file_bytes"}`. `pictures` are image
+    blocks in the published shape that follow the text.
     """
 
     text: str
     is_error: bool = False
     overflow: dict[str, Any] | None = None
+    pictures: tuple[dict[str, Any], ...] = ()
 
 
 class ToolFailed(Exception):
