@@ -14,6 +14,7 @@ from kit.rpc.client import Channel
 from kit.rpc.server import Server
 from managed_agents.sessions.v1.agents_pb2_grpc import add_AgentsServiceServicer_to_server
 from managed_agents.sessions.v1.environments_pb2_grpc import add_EnvironmentsServiceServicer_to_server
+from managed_agents.sessions.v1.memory_pb2_grpc import add_MemoryServiceServicer_to_server
 from managed_agents.sessions.v1.outcomes_pb2_grpc import add_OutcomesServiceServicer_to_server
 from managed_agents.sessions.v1.sessions_pb2_grpc import (
     add_EventsServiceServicer_to_server,
@@ -25,6 +26,7 @@ from services.sessions.config import Settings
 from services.sessions.handlers.agents import AgentsHandler
 from services.sessions.handlers.environments import EnvironmentsHandler
 from services.sessions.handlers.events import EventsHandlers
+from services.sessions.handlers.memory_folders import MemoryHandlers
 from services.sessions.handlers.outcomes import OutcomesHandler
 from services.sessions.handlers.session_messages import session_message
 from services.sessions.handlers.sessions import SessionsHandlers
@@ -66,6 +68,7 @@ async def build(settings: Settings | None = None) -> Service:
     server.add(add_EventsServiceServicer_to_server, EventsHandlers(operations, has_grader=has_grader))
     server.add(add_ThreadsServiceServicer_to_server, ThreadsHandlers(operations))
     server.add(add_OutcomesServiceServicer_to_server, OutcomesHandler(database, clock))
+    server.add(add_MemoryServiceServicer_to_server, MemoryHandlers(database, clock, nats))
     server.add(add_TurnsServiceServicer_to_server, TurnsHandlers(operations, prices))
 
     async def hear_hints() -> None:

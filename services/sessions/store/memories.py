@@ -28,18 +28,6 @@ _WITH_TEXT: LiteralString = (
     AND memory_versions.id = memories.version_id """
 )
 _IN_STORE: LiteralString = " WHERE memories.workspace_id = %(workspace_id)s AND memories.store_id = %(store_id)s "
-_VERSION: LiteralString = """
-WITH written AS (
-    INSERT INTO memory_versions (
-        workspace_id, store_id, id, memory_id, version, operation, path, content, content_sha256, content_size,
-        actor_kind, actor_id, created_at, revision
-    )
-    VALUES (
-        %(workspace_id)s, %(store_id)s, %(version_id)s, %(id)s, %(version)s, %(operation)s, %(path)s, %(content)s,
-        %(content_sha256)s, %(content_size)s, %(actor_kind)s, %(actor_id)s, %(now)s, %(revision)s
-    )
-)
-"""
 # Behind one item, the first path that belongs to another: a folder is left by its next
 # sibling, a memory by the smallest path that is longer.
 _CHILDREN: LiteralString = """
@@ -146,9 +134,7 @@ class MemoryTable:
     async def changed_after(self, revision: int, limit: int) -> list[Memory]:
         """Memories that were made or changed after a revision, in the order of their changes, with their texts."""
         return await self._tx.all(
-            _WITH_TEXT
-            + _IN_STORE
-            + " AND memories.revision > %(revision)s ORDER BY memories.revision LIMIT %(limit)s",
+            _WITH_TEXT + _IN_STORE + " AND memories.revision > %(revision)s ORDER BY memories.revision LIMIT %(limit)s",
             {"store_id": self._store_id, "revision": revision, "limit": limit},
             row=Memory,
         )
@@ -156,8 +142,7 @@ class MemoryTable:
     async def create(self, change: Change, text: Text, actor: Actor, now: datetime) -> Memory:
         """Adds a memory; the path is free."""
         return await self._write(
-            _VERSION
-            + """
+            """
             INSERT INTO memories (
                 workspace_id, store_id, id, version_id, version, path, content_sha256, content_size, created_at,
                 updated_at, revision
@@ -175,8 +160,7 @@ class MemoryTable:
     async def modify(self, change: Change, text: Text, actor: Actor, now: datetime) -> Memory:
         """Gives a memory another text, path or both."""
         return await self._write(
-            _VERSION
-            + """
+            """
             UPDATE memories
             SET version_id = %(version_id)s, version = %(version)s, path = %(path)s, updated_at = %(now)s,
                 content_sha256 = %(content_sha256)s, content_size = %(content_size)s, revision = %(revision)s
@@ -190,8 +174,7 @@ class MemoryTable:
     async def delete(self, change: Change, actor: Actor, now: datetime) -> Memory:
         """Removes a memory; its versions stay. Answers what it was."""
         return await self._write(
-            _VERSION
-            + """
+            """
             DELETE FROM memories
             WHERE workspace_id = %(workspace_id)s AND store_id = %(store_id)s AND id = %(id)s
             RETURNING id, store_id, version_id, version, path, content_sha256, content_size, created_at, updated_at,
@@ -202,14 +185,26 @@ class MemoryTable:
 
     async def _write(self, sql: LiteralString, params: dict[str, Any]) -> Memory:
         try:
+            await self._tx.execute(
+                """
+                INSERT INTO memory_versions (
+                    workspace_id, store_id, id, memory_id, version, operation, path, content, content_sha256,
+                    content_size, actor_kind, actor_id, created_at, revision
+                )
+                VALUES (
+                    %(workspace_id)s, %(store_id)s, %(version_id)s, %(id)s, %(version)s, %(operation)s, %(path)s,
+                    %(content)s, %(content_sha256)s, %(content_size)s, %(actor_kind)s, %(actor_id)s, %(now)s,
+                    %(revision)s
+                )
+                """,
+                params,
+            )
             return await self._tx.one(sql, params, row=Memory)
         except psycopg.errors.UniqueViolation as taken:
             # The lock of the store keeps writers apart; a number or path that is taken all the same is refused here.
             raise WriteConflict("Another request changed the same memory at the same time. Try again.") from taken
 
-    def _params(
-        self, change: Change, operation: str, text: Text | None, actor: Actor, now: datetime
-    ) -> dict[str, Any]:
+    def _params(self, change: Change, operation: str, text: Text | None, actor: Actor, now: datetime) -> dict[str, Any]:
         return {
             "store_id": self._store_id,
             "id": change.memory_id,
