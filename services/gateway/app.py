@@ -7,6 +7,7 @@ import contextlib
 import math
 import socket
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -23,6 +24,8 @@ from kit.nats import connect as connect_nats
 from .admission.compatibility import Compatibility
 from .admission.credentials import Authenticator
 from .admission.hosts import is_loopback
+from .admission.keyring import KeyRing
+from .admission.limits import RateLimiter
 from .clients import Clients, connect
 from .config import GatewaySettings
 from .operation import Operation
@@ -52,7 +55,7 @@ def build_version() -> str:
 
 def all_operations(settings: GatewaySettings, hub: Hub) -> tuple[Operation, ...]:
     """Every route that this build serves."""
-    runtime = RuntimeRoutes(version=build_version(), auth_enabled=settings.api_key is not None)
+    runtime = RuntimeRoutes(version=build_version())
     return (
         *agents.OPERATIONS,
         *environments.OPERATIONS,
@@ -67,21 +70,22 @@ def all_operations(settings: GatewaySettings, hub: Hub) -> tuple[Operation, ...]
     )
 
 
-def create_app(settings: GatewaySettings, clients: Clients, operations: Sequence[Operation]) -> ASGIApp:
-    """The ASGI application over open clients; starts nothing."""
+def create_app(
+    settings: GatewaySettings, clients: Clients, operations: Sequence[Operation], ring: KeyRing | None = None
+) -> ASGIApp:
+    """The ASGI application over open clients; starts nothing. Without a key ring only the configured key counts."""
     api_key = settings.api_key.get_secret_value() if settings.api_key else None
     if api_key:
         telemetry.register_secret(api_key)
-    authenticator = Authenticator(api_key)
+    authenticator = Authenticator(api_key, ring)
     app = FastAPI(title=TITLE, version=build_version(), docs_url=None, redoc_url=None, redirect_slashes=False)
-    rendered: dict[str, Any] = {}
+
+    @cache
+    def rendered(authentication: bool) -> dict[str, Any]:
+        return document(operations, title=TITLE, version=build_version(), authentication=authentication)
 
     def openapi() -> dict[str, Any]:
-        if not rendered:
-            rendered.update(
-                document(operations, title=TITLE, version=build_version(), authentication=authenticator.enabled)
-            )
-        return rendered
+        return rendered(authenticator.enabled)
 
     async def docs(_request: Request) -> Response:
         return Response(reference_page(openapi()), media_type="text/html")
@@ -98,7 +102,12 @@ def create_app(settings: GatewaySettings, clients: Clients, operations: Sequence
         authenticator=authenticator,
         compatibility=Compatibility(settings.supported_versions()),
         allowed_origins=settings.allowed_origins(),
-        loopback_names_only=not authenticator.enabled and is_loopback(settings.host),
+        limiter=RateLimiter(
+            mode=settings.rate_limit_mode(),
+            reads=settings.inbound_rate_limit_read,
+            writes=settings.inbound_rate_limit_write,
+        ),
+        listens_on_loopback=is_loopback(settings.host),
     )
 
 
@@ -178,9 +187,12 @@ async def build() -> lifecycle.Service:
     clients = connect(settings.addresses(), token=settings.internal_token(), call_seconds=settings.call_seconds)
     nats = await connect_nats(settings.nats_server(), "gateway")
     hub = Hub(nats, clients.events)
-    server = HttpServer(create_app(settings, clients, all_operations(settings, hub)), settings)
+    ring = KeyRing(clients.keys)
+    await ring.listen(nats)
+    server = HttpServer(create_app(settings, clients, all_operations(settings, hub), ring), settings)
     service.add("clients", stop=clients.close)
     service.add("nats", stop=nats.close)
+    service.add("keys", stop=ring.close)
     service.add_task("streams", hub.run)
     service.add("http", server.start, server.stop)
     # Stopped first: a listener waits for its open streams, so they have to end before it.

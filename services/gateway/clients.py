@@ -18,6 +18,7 @@ from managed_agents.sessions.v1.environments_pb2_grpc import EnvironmentsService
 from managed_agents.sessions.v1.outcomes_pb2_grpc import OutcomesServiceStub
 from managed_agents.sessions.v1.sessions_pb2_grpc import EventsServiceStub, SessionsServiceStub
 from managed_agents.sessions.v1.threads_pb2_grpc import ThreadsServiceStub
+from managed_agents.vault.v1.keys_pb2_grpc import KeysServiceStub
 from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceStub
 from managed_agents.worker.v1.runner_pb2_grpc import RunnerServiceStub
 
@@ -39,6 +40,7 @@ class Clients:
     outcomes: Any
     threads: Any
     settings: Any
+    keys: Any
     runner: Any
     channels: list[Channel] = field(default_factory=list)
     health: dict[str, Any] = field(default_factory=dict)
@@ -71,6 +73,7 @@ def connect(addresses: Mapping[str, str], *, token: str | None, call_seconds: fl
         outcomes=sessions.stub(OutcomesServiceStub),
         threads=sessions.stub(ThreadsServiceStub),
         settings=vault.stub(SettingsServiceStub),
+        keys=vault.stub(KeysServiceStub),
         runner=runner.stub(RunnerServiceStub),
         channels=list(channels.values()),
         health={name: channel.stub(HealthStub) for name, channel in channels.items()},

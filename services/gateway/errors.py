@@ -138,6 +138,18 @@ class InvalidCredential(Unauthenticated):
     reason = "INVALID_CREDENTIAL"
 
 
+class WorkspaceMismatch(PermissionDenied):
+    """The workspace header names another workspace than the key's."""
+
+    reason = "WORKSPACE_MISMATCH"
+
+
+class InboundRateLimited(ResourceExhausted):
+    """The credential has spent what it may send in this minute; `limit` is its budget."""
+
+    reason = "INBOUND_RATE_LIMITED"
+
+
 class AmbiguousCredential(Unauthenticated):
     """Both credential headers came on one request."""
 
@@ -231,5 +243,9 @@ def _headers(shape: ErrorShape, error: DomainError) -> tuple[tuple[str, str], ..
             # The rest of the body is still on its way; nobody is going to read it.
             return (("connection", "close"),)
         case 429 | 503:
-            return (("retry-after", str(max(1, math.ceil(error.retry_after_seconds or 1)))),)
+            wait = ("retry-after", str(max(1, math.ceil(error.retry_after_seconds or 1))))
+            limit = error.metadata.get("limit", "")
+            if error.reason != InboundRateLimited.reason or not limit:
+                return (wait,)
+            return (wait, ("x-ratelimit-limit", limit), ("x-ratelimit-remaining", "0"))
     return ()

@@ -13,7 +13,7 @@ from kit.errors import DeadlineExceeded, Unavailable
 from kit.ids import new_id
 from managed_agents.sessions.v1.common_pb2 import Idempotency
 
-from ..admission.credentials import Principal
+from ..admission.principal import Principal
 from ..clients import CallContext, Clients
 from ..errors import InvalidRequest
 from .tries import FirstTries
@@ -43,6 +43,8 @@ class Admitted:
             request_id=self.request_id,
             principal_id=self.principal.id,
             published_contract=self.published,
+            role=self.principal.role,
+            environment_id=self.principal.environment_id,
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from ..admission.roles import Needs
 from .body import DEFAULT_MAX_BODY_BYTES
 from .call import Call
 from .query import Parameter
@@ -38,3 +39,12 @@ class Operation:
     may_stream: bool = False
     # False for routes that answer before any credential is checked.
     needs_credential: bool = True
+    # The least role that may; None: `read_only` for GET, `member` for everything else.
+    needs: Needs | None = None
+    # Whether a worker's key is taken too, for its own environment where the path names one.
+    workers: bool = False
+
+    @property
+    def role(self) -> Needs:
+        """The least role that may."""
+        return self.needs or ("read_only" if self.method == "GET" else "member")

@@ -15,6 +15,7 @@ from kit.nats import connect as connect_nats
 from kit.rpc.server import Server
 from managed_agents.worker.v1 import runner_pb2
 from managed_agents.worker.v1.runner_pb2_grpc import RunnerServiceServicer, add_RunnerServiceServicer_to_server
+from services.gateway.admission.keyring import KeyRing
 from services.gateway.app import HttpServer, all_operations, create_app
 from services.gateway.clients import Clients, connect
 from services.gateway.config import GatewaySettings
@@ -81,7 +82,9 @@ async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
         clients = connect(settings.addresses(), token=None, call_seconds=settings.call_seconds)
         nats = await connect_nats(nats_url, "gateway")
         hub = Hub(nats, clients.events)
-        server = HttpServer(create_app(settings, clients, all_operations(settings, hub)), settings)
+        ring = KeyRing(clients.keys)
+        await ring.listen(nats)
+        server = HttpServer(create_app(settings, clients, all_operations(settings, hub), ring), settings)
         parts = {"vault": vault, "runner": runner, "sessions": sessions, "http": server}
         try:
             for part in parts.values():
@@ -91,9 +94,9 @@ async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
             await hub.close()
             for part in reversed(parts.values()):
                 await part.stop()
+            await ring.close()
             await nats.close()
             await clients.close()
-            await nats.close()
 
 
 @pytest.fixture
