@@ -29,6 +29,8 @@ from services.worker.runner.loop.turn import TurnServices
 from services.worker.runner.models import registry
 from services.worker.runner.models.access import Create, ModelAccessCache
 from services.worker.runner.models.base import ToolDefinition
+from services.worker.runner.web import Fetcher, Searcher, WebTools
+from services.worker.runner.web.pages import PageReader
 from services.worker.runner.workspace import Workspaces
 from services.worker.runner.workspace.registry import mounts_of
 from services.worker.sandbox import SandboxManager
@@ -45,7 +47,9 @@ class Runner:
         settings: RunnerSettings,
         create_provider: Create = registry.create,
         sandboxes: SandboxManager | None = None,
+        fetcher: Fetcher | None = None,
     ) -> None:
+        """A test may give models, sandboxes and a way to the web of its own; nothing else reaches those."""
         self.runner_id = new_id("runner")
         self._settings = settings
         self._nats: Nats | None = None
@@ -62,6 +66,10 @@ class Runner:
         self._deletions = Deletions(root, self.sandboxes.remove, self.sandboxes.close)
         self.access = ModelAccessCache(self._fetch_access, create_provider)
         self.workspaces = Workspaces(self.sandboxes, mounts_of(self._channels))
+        self._pages = PageReader()
+        searcher = Searcher(settings.web_search_url) if settings.web_search_url else None
+        self._web = WebTools(fetcher or Fetcher(self._pages), searcher)
+        self._tools = {**TOOL_SPECS, **self._web.specs}
         calls = TurnSessions(turns, self._cache)
         self.claims = Claims(
             turns,
@@ -75,8 +83,10 @@ class Runner:
                 sandboxes=self.sandboxes,
                 workspaces=self.workspaces,
                 built_in={
-                    name: ToolDefinition(name, spec.description, spec.input_schema) for name, spec in TOOL_SPECS.items()
+                    name: ToolDefinition(name, spec.description, spec.input_schema)
+                    for name, spec in self._tools.items()
                 },
+                web=self._web,
                 retry_policy=RetryPolicy(settings.model_attempts, settings.model_retry_seconds),
                 window_tokens=settings.context_window_tokens,
             ),
@@ -98,6 +108,7 @@ class Runner:
         service.add("channels", stop=self._close_channels)
         service.add("model access", stop=self.access.close)
         service.add("sandboxes", stop=self.sandboxes.aclose)
+        service.add("pages", stop=self._pages.close)
         service.add("rpc", self.server.start, self.server.stop)
         service.add_task("deletions", self._follow_deletions)
         service.add_task("leases", self.claims.keep)
@@ -152,7 +163,7 @@ class Runner:
             capacity=self._settings.runner_capacity,
             sandbox_kind=sandbox.kind,
             sandbox_notes=sandbox.notes,
-            tools=tuple(TOOL_SPECS),
+            tools=tuple(self._tools),
             sandbox_providers=self.sandboxes.providers,
         )
 

@@ -21,6 +21,8 @@ class RunnerSettings(BaseServiceSettings):
     model_retry_seconds: float = Field(1.0, gt=0, le=60)
     # What the models take, in tokens, where the table of known models is wrong; 0 leaves it to the table.
     context_window_tokens: int = Field(0, ge=0, le=100_000_000)
+    # The provider behind web_search, which speaks the JSON interface of SearXNG; without one there is no such tool.
+    web_search_url: str = ""
     # `auto`, `bubblewrap`, `landlock` or `process`.
     sandbox_kind: str = "auto"
 

@@ -11,6 +11,7 @@ from services.worker.runner.loop.leases import Lease
 from services.worker.runner.loop.previews import Publish
 from services.worker.runner.models.access import ModelAccessCache
 from services.worker.runner.models.base import ToolDefinition
+from services.worker.runner.web import WebTools
 from services.worker.runner.workspace.workspace import Workspaces
 
 
@@ -29,6 +30,7 @@ class TurnServices:
     sandboxes: threads.Sandboxes
     workspaces: Workspaces
     built_in: Mapping[str, ToolDefinition]
+    web: WebTools | None = None
     retry_policy: retry.RetryPolicy = field(default_factory=retry.RetryPolicy)
     # What the models take, in tokens; 0 leaves it to the table of known models.
     window_tokens: int = 0

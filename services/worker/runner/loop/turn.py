@@ -209,6 +209,8 @@ class Turn:
         await self._journal.flush()
         await self._workspace.ready()
         sandbox = threads.sandbox_for(self._services.sandboxes, self.grant, self._workspace.roots)
+        if self._services.web is not None:
+            sandbox = self._services.web.over(sandbox, self._profile.configs)
         started = time.monotonic()
         while self._run:
             self.lease.check()
