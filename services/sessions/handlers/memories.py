@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import orjson
+
 from kit.errors import InvalidArgument
 from kit.pages import InvalidCursor, decode_cursor, encode_cursor
 from kit.rpc.server import current_context
@@ -14,6 +16,7 @@ from services.sessions.domain.memory import (
     check_path,
     check_prefix,
     read_digest,
+    read_precondition,
     read_text,
     require_content,
 )
@@ -73,9 +76,7 @@ class MemoryRpcs(MemoryStoreRpcs):
         store_id, memory_id = known_store(request.memory_store_id), _known_memory(request.memory_id)
         path = check_path(request.path) if request.HasField("path") else None
         text = read_text(request.content) if request.HasField("content") else None
-        expected = _expected(request.expected_content_sha256, "precondition.content_sha256")
-        if path is None and text is None:
-            raise InvalidRequest("An update needs content, path or both.", field="content")
+        expected = read_precondition(orjson.loads(request.precondition_json) if request.precondition_json else None)
         revision = 0
         async with self._database.transaction(current_context().workspace_id) as tx:
             store = await MemoryStoreTable(tx).lock(store_id)
@@ -116,7 +117,9 @@ class MemoryRpcs(MemoryStoreRpcs):
     async def DeleteMemory(self, request: Any, context: Any) -> pb.DeleteMemoryResponse:
         """Removes one, also from an archived store; its versions stay."""
         store_id, memory_id = known_store(request.memory_store_id), _known_memory(request.memory_id)
-        expected = _expected(request.expected_content_sha256, "expected_content_sha256")
+        expected = request.expected_content_sha256
+        if expected:
+            read_digest(expected, "expected_content_sha256")
         async with self._database.transaction(current_context().workspace_id) as tx:
             store = await MemoryStoreTable(tx).lock(store_id)
             current = await MemoryTable(tx, store_id).load(memory_id, with_content=False)
@@ -194,10 +197,6 @@ async def _is_head(table: MemoryTable, memory_id: str, version_id: str) -> bool:
 def _is_as_asked(current: Memory, path: str | None, text: Text | None) -> bool:
     same_path = path is None or path == current.path
     return same_path and (text is None or text.sha256 == current.content_sha256)
-
-
-def _expected(digest: str, field: str) -> str:
-    return read_digest(digest, field) if digest else ""
 
 
 def _version_filter(request: Any) -> VersionFilter:

@@ -754,7 +754,7 @@ class UpdateMemoryRequest(_message.Message):
     MEMORY_ID_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
     PATH_FIELD_NUMBER: _builtins.int
-    EXPECTED_CONTENT_SHA256_FIELD_NUMBER: _builtins.int
+    PRECONDITION_JSON_FIELD_NUMBER: _builtins.int
     memory_store_id: _builtins.str
     """`memstore_…`."""
     memory_id: _builtins.str
@@ -763,8 +763,10 @@ class UpdateMemoryRequest(_message.Message):
     """The new text; absent keeps it."""
     path: _builtins.str
     """The new path; absent keeps it."""
-    expected_content_sha256: _builtins.str
-    """The digest that the stored text must have; empty for no precondition."""
+    precondition_json: _builtins.bytes
+    """JSON of the caller's precondition; empty for none. INVALID_ARGUMENT
+    (INVALID_PRECONDITION) where it says nothing that could be checked.
+    """
     def __init__(
         self,
         *,
@@ -772,11 +774,11 @@ class UpdateMemoryRequest(_message.Message):
         memory_id: _builtins.str = ...,
         content: _builtins.str | None = ...,
         path: _builtins.str | None = ...,
-        expected_content_sha256: _builtins.str = ...,
+        precondition_json: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_content", b"_content", "_path", b"_path", "content", b"content", "path", b"path"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_content", b"_content", "_path", b"_path", "content", b"content", "expected_content_sha256", b"expected_content_sha256", "memory_id", b"memory_id", "memory_store_id", b"memory_store_id", "path", b"path"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_content", b"_content", "_path", b"_path", "content", b"content", "memory_id", b"memory_id", "memory_store_id", b"memory_store_id", "path", b"path", "precondition_json", b"precondition_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__content: _TypeAlias = _typing.Literal["content"]  # noqa: Y015
     _WhichOneofArgType__content: _TypeAlias = _typing.Literal["_content", b"_content"]  # noqa: Y015
