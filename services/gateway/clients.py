@@ -15,6 +15,7 @@ from kit.rpc.client import Channel
 from kit.rpc.context import CallContext
 from managed_agents.sessions.v1.agents_pb2_grpc import AgentsServiceStub
 from managed_agents.sessions.v1.environments_pb2_grpc import EnvironmentsServiceStub
+from managed_agents.sessions.v1.memory_pb2_grpc import MemoryServiceStub
 from managed_agents.sessions.v1.outcomes_pb2_grpc import OutcomesServiceStub
 from managed_agents.sessions.v1.sessions_pb2_grpc import EventsServiceStub, SessionsServiceStub
 from managed_agents.sessions.v1.threads_pb2_grpc import ThreadsServiceStub
@@ -37,6 +38,7 @@ class Clients:
     environments: Any
     sessions: Any
     events: Any
+    memory: Any
     outcomes: Any
     threads: Any
     settings: Any
@@ -70,6 +72,7 @@ def connect(addresses: Mapping[str, str], *, token: str | None, call_seconds: fl
         environments=sessions.stub(EnvironmentsServiceStub),
         sessions=sessions.stub(SessionsServiceStub),
         events=sessions.stub(EventsServiceStub),
+        memory=sessions.stub(MemoryServiceStub),
         outcomes=sessions.stub(OutcomesServiceStub),
         threads=sessions.stub(ThreadsServiceStub),
         settings=vault.stub(SettingsServiceStub),

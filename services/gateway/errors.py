@@ -72,8 +72,12 @@ SHAPES_BY_REASON: dict[str, ErrorShape] = {
     "METHOD_NOT_ALLOWED": ErrorShape(405, "invalid_request_error", "invalid_request_error"),
     "REQUEST_TOO_LARGE": ErrorShape(413, "request_too_large", "request_too_large"),
     "UNSUPPORTED_MEDIA_TYPE": ErrorShape(415, "invalid_request_error", "invalid_request_error"),
+    "MEMORY_PATH_CONFLICT": ErrorShape(409, "conflict", "memory_path_conflict_error"),
+    "PRECONDITION_FAILED": ErrorShape(409, "conflict", "memory_precondition_failed_error"),
 }
 
+# Refusals whose published shape has its details beside the message.
+DETAILS_BESIDE = frozenset({"memory_path_conflict", "precondition_failed"})
 # The same request may succeed later, so the published client may try again.
 RETRYABLE_CONFLICTS = frozenset({"WRITE_CONFLICT"})
 
@@ -172,6 +176,8 @@ class ErrorAnswer:
         error: dict[str, object] = {"type": self.type, "message": self.message, "code": self.code}
         if self.details is not None:
             error["details"] = self.details
+            if self.code in DETAILS_BESIDE and isinstance(self.details, dict):
+                error.update(self.details)
         return orjson.dumps({"type": "error", "error": error, "request_id": request_id})
 
 
