@@ -16,6 +16,7 @@ from managed_agents.sessions.v1.agents_pb2_grpc import add_AgentsServiceServicer
 from managed_agents.sessions.v1.environments_pb2_grpc import add_EnvironmentsServiceServicer_to_server
 from managed_agents.sessions.v1.memory_pb2_grpc import add_MemoryServiceServicer_to_server
 from managed_agents.sessions.v1.outcomes_pb2_grpc import add_OutcomesServiceServicer_to_server
+from managed_agents.sessions.v1.resources_pb2_grpc import add_ResourcesServiceServicer_to_server
 from managed_agents.sessions.v1.sessions_pb2_grpc import (
     add_EventsServiceServicer_to_server,
     add_SessionsServiceServicer_to_server,
@@ -28,6 +29,7 @@ from services.sessions.handlers.environments import EnvironmentsHandler
 from services.sessions.handlers.events import EventsHandlers
 from services.sessions.handlers.memory_folders import MemoryHandlers
 from services.sessions.handlers.outcomes import OutcomesHandler
+from services.sessions.handlers.resources import ResourcesHandlers
 from services.sessions.handlers.session_messages import session_message
 from services.sessions.handlers.sessions import SessionsHandlers
 from services.sessions.handlers.threads import ThreadsHandlers
@@ -35,6 +37,7 @@ from services.sessions.handlers.turns import TurnsHandlers
 from services.sessions.operations.announcer import TURN_READY, Announcer
 from services.sessions.operations.claims import Claims
 from services.sessions.operations.core import Operations
+from services.sessions.operations.repository_tokens import RepositoryTokens
 from services.sessions.operations.session_vaults import vault_checker
 from services.sessions.operations.waiting_room import WaitingRoom
 from services.sessions.operations.waits import Waits, bound_reader
@@ -61,10 +64,12 @@ async def build(settings: Settings | None = None) -> Service:
     server = Server(settings.listen_address(), service=SCHEMA, internal_token=settings.internal_token())
     server.add(add_AgentsServiceServicer_to_server, AgentsHandler(database, clock))
     server.add(add_EnvironmentsServiceServicer_to_server, EnvironmentsHandler(database, clock))
+    tokens = RepositoryTokens(vault)
     sessions = SessionsHandlers(
-        operations, prices=prices, has_grader=has_grader, check_vaults=vault_checker(vault)
+        operations, prices=prices, has_grader=has_grader, check_vaults=vault_checker(vault), tokens=tokens
     )
     server.add(add_SessionsServiceServicer_to_server, sessions)
+    server.add(add_ResourcesServiceServicer_to_server, ResourcesHandlers(operations, tokens))
     server.add(add_EventsServiceServicer_to_server, EventsHandlers(operations, has_grader=has_grader))
     server.add(add_ThreadsServiceServicer_to_server, ThreadsHandlers(operations))
     server.add(add_OutcomesServiceServicer_to_server, OutcomesHandler(database, clock))

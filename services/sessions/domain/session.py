@@ -11,12 +11,12 @@ from services.sessions.domain.content import check_keys, check_text
 from services.sessions.domain.inbound import ClientEvent, validate_events
 from services.sessions.domain.metadata import validate_metadata
 from services.sessions.domain.overrides import AgentReference, parse_agent_reference
+from services.sessions.domain.resources import ResourceRequest, read_resources
 from services.sessions.domain.session_errors import (
     ImmutableField,
     InvalidRequest,
     LoopEngineInvalid,
     LoopEngineNotSupported,
-    UnsupportedCapability,
 )
 
 DEFAULT_ENVIRONMENT_ID = "env_default"
@@ -67,6 +67,7 @@ class NewSession:
     initial_events: list[ClientEvent]
     # In the order in which credentials are looked up; whether they exist is vault's to say.
     vault_ids: list[str] = field(default_factory=list)
+    resources: list[ResourceRequest] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def read_new_session(body: Any, *, published: bool, default_engine: str = BUILTI
         environment_id = DEFAULT_ENVIRONMENT_ID
     check_text(environment_id, "environment_id", limit=MAX_ID_CHARACTERS)
     _check_title(body.get("title"))
-    _check_resources(body.get("resources"))
+    resources = read_resources(body.get("resources"), published=published)
     return NewSession(
         agent=agent,
         environment_id=environment_id,
@@ -112,6 +113,7 @@ def read_new_session(body: Any, *, published: bool, default_engine: str = BUILTI
             else []
         ),
         vault_ids=_read_vault_ids(body.get("vault_ids")),
+        resources=resources,
     )
 
 
@@ -168,15 +170,6 @@ def admit_loop_engine(requested: Any, options: Any, default_engine: str) -> str:
 def _check_title(value: Any) -> None:
     if value is not None:
         check_text(value, "title", blank=True, limit=MAX_TITLE_CHARACTERS)
-
-
-def _check_resources(value: Any) -> None:
-    if value is None:
-        return
-    if not isinstance(value, list):
-        raise InvalidRequest("resources must be an array.", field="resources")
-    if value:
-        raise UnsupportedCapability("resources can't be mounted by this build; leave them out.", field="resources")
 
 
 def _read_vault_ids(value: Any) -> list[str]:

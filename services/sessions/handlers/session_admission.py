@@ -1,10 +1,10 @@
 """What a creation request refers to: looked up and judged before anything is written.
 
 The order of refusals is the order of the request: agent, overrides, what the agent
-needs, budget, environment, its sandbox.
+needs, budget, environment, its sandbox, resources.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -20,6 +20,7 @@ from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, Environ
 from services.sessions.domain.overrides import apply_overrides, refuse_unavailable, without_effort
 from services.sessions.domain.session import NewSession
 from services.sessions.domain.session_state import SessionState
+from services.sessions.handlers.resource_admission import admit_resources
 from services.sessions.handlers.rosters import models_of, with_roster
 from services.sessions.store.agents import AgentStore
 from services.sessions.store.environments import EnvironmentStore
@@ -34,6 +35,8 @@ class Admitted:
 
     row: NewSessionRow
     saved: SavedAgent
+    # Secrets of its repositories, by resource id.
+    tokens: Mapping[str, str]
 
     def state(self, workspace_id: str) -> SessionState:
         """Where it stands before anything happened to it."""
@@ -66,7 +69,7 @@ class Admitted:
                 environment=row.environment,
                 title=row.title,
                 metadata=row.metadata,
-                resources="[]",
+                resources=row.resources,
                 vault_ids=row.vault_ids,
                 loop_engine=row.loop_engine,
                 deployment_id="",
@@ -116,8 +119,10 @@ async def admit(
         environment = await _environment(tx, new.environment_id)
     environment.require_active()
     resolved = resolve_registered(environment.id, environment.config, workspace_provider, providers)
+    session_id = new_id("sess")
+    attached = await admit_resources(tx, session_id, new.resources, now)
     row = NewSessionRow(
-        id=new_id("sess"),
+        id=session_id,
         created_at=now,
         agent_id=agent.id,
         agent_version=agent.version,
@@ -132,8 +137,9 @@ async def admit(
         thread_id=new_id("sthr"),
         budget=ceiling,
         vault_ids=orjson.dumps(new.vault_ids).decode() if new.vault_ids else "[]",
+        resources=orjson.dumps(attached.resources).decode(),
     )
-    return Admitted(row, saved)
+    return Admitted(row, saved, attached.tokens)
 
 
 async def _origins(tx: Tx, new: NewSession) -> tuple[AgentVersion, Environment | None]:

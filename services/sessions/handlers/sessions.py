@@ -55,6 +55,7 @@ from services.sessions.handlers.session_admission import Admitted, admit
 from services.sessions.handlers.session_messages import listed_session, session_message
 from services.sessions.handlers.session_pages import read_listing
 from services.sessions.operations.core import Operations, Unit, new_event_id, not_found
+from services.sessions.operations.repository_tokens import Keeping, RepositoryTokens
 from services.sessions.operations.session_vaults import CheckVaults, no_vaults
 from services.sessions.store.sessions import SessionRecord, Sessions
 from services.sessions.store.shared_reads import SharedReads
@@ -75,6 +76,7 @@ class SessionsHandlers(SessionsServiceServicer):
         has_grader: bool = True,
         prices: Prices | None = None,
         check_vaults: CheckVaults = no_vaults,
+        tokens: RepositoryTokens | None = None,
     ) -> None:
         """`providers` are the sandbox backends that runners have; `workspace_provider` serves by default."""
         self._operations = operations
@@ -86,6 +88,7 @@ class SessionsHandlers(SessionsServiceServicer):
         self._has_grader = has_grader
         self._prices = prices or Prices({})
         self._check_vaults = check_vaults
+        self._tokens = tokens or RepositoryTokens(None)
         self._saved_agents = SavedAgents()
         self._reads = SharedReads(operations.database, lambda tx, ids: Sessions(tx).get_some(ids))
 
@@ -100,7 +103,8 @@ class SessionsHandlers(SessionsServiceServicer):
         if not self._has_grader:
             refuse_ungraded(new.initial_events, "initial_events")
         refusal = await self._check_vaults(new.vault_ids) if new.vault_ids else None
-        if not request.idempotency.key and not new.initial_events and new.environment_id == DEFAULT_ENVIRONMENT_ID:
+        plain = not request.idempotency.key and not new.initial_events and not new.resources
+        if plain and new.environment_id == DEFAULT_ENVIRONMENT_ID:
             # Nothing has to go together, or to be held: the default environment never goes away.
             if refusal is not None:
                 raise refusal
@@ -108,9 +112,9 @@ class SessionsHandlers(SessionsServiceServicer):
                 admitted, state = await self._insert(tx, new, self._clock.now())
             self._operations.writer.states.keep(state)
             return CreateSessionResponse(session=session_message(admitted.record(state), state.updated_at))
-        async with self._operations.unit(call.workspace_id) as unit:
+        async with self._tokens.until_committed() as keeping, self._operations.unit(call.workspace_id) as unit:
             return await once(
-                unit.tx, request.idempotency, CreateSessionResponse, lambda: self._create(unit, new, refusal)
+                unit.tx, request.idempotency, CreateSessionResponse, lambda: self._create(unit, new, refusal, keeping)
             )
 
     async def GetSession(self, request: GetSessionRequest, context: Any) -> GetSessionResponse:
@@ -194,10 +198,13 @@ class SessionsHandlers(SessionsServiceServicer):
             await unit.apply(turn.stop(state, unit.now, new_event_id, await unit.open_work(state)))
             return StopSessionResponse(session=await self._read(unit, state.id))
 
-    async def _create(self, unit: Unit, new: NewSession, refusal: DomainError | None) -> CreateSessionResponse:
+    async def _create(
+        self, unit: Unit, new: NewSession, refusal: DomainError | None, keeping: Keeping
+    ) -> CreateSessionResponse:
         if refusal is not None:
             raise refusal
         admitted, state = await self._insert(unit.tx, new, unit.now)
+        await keeping.put(state.id, admitted.tokens)
         outcomes: Sequence[dict[str, Any]] = ()
         if new.initial_events:
             moved = await unit.append_client_events(state, new.initial_events)

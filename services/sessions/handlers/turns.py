@@ -109,6 +109,7 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
                 )
         response = turns_pb2.AppendTurnEventsResponse(last_seq=moved.state.last_seq, ended=moved.ended)
         response.budget_reached = budget.is_reached(moved.state) if shared is None else shared
+        response.session_revision = moved.state.revision
         if moved.state.input_seq > request.known_seq:
             # Also where the turn is over: the runner keeps the context for the next one.
             response.new_events.extend(await self._new_events(workspace_id, moved, request))

@@ -278,7 +278,7 @@ class ReadAttachmentsRequest(_message.Message):
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """`sess_…`, also for the turn of a thread of it."""
+    """`sess_…`, or the thread whose turn it is."""
     def __init__(
         self,
         *,

@@ -226,9 +226,9 @@ class TurnGrant(_message.Message):
     kept of the session is of no use, and nothing before `context_after_seq` is needed.
     """
     session_revision: _builtins.int
-    """Grows with each change of what the session is made of, its resources among them; for
-    the turn of a thread that of the session that the thread belongs to, whose resources
-    `session` shows then too.
+    """Grows with each change of what the session is made of, its resources among them. A
+    thread has one of its own, which grows with that of its session; `session` shows the
+    resources of the session for it too.
     """
     @_builtins.property
     def session(self) -> _sessions_pb2.Session:

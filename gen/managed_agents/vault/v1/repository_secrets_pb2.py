@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n0managed_agents/vault/v1/repository_secrets.proto\x12\x17managed_agents.vault.v1\"S\n\x19PutRepositoryTokenRequest\x12\x13\n\x0bresource_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\t\"\x1c\n\x1aPutRepositoryTokenResponse\"E\n\x1aOpenRepositoryTokenRequest\x12\x13\n\x0bresource_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\",\n\x1bOpenRepositoryTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\"3\n\x1b\x44ropRepositoryTokensRequest\x12\x14\n\x0cresource_ids\x18\x01 \x03(\t\"\x1e\n\x1c\x44ropRepositoryTokensResponse2\xa2\x03\n\x18RepositorySecretsService\x12}\n\x12PutRepositoryToken\x12\x32.managed_agents.vault.v1.PutRepositoryTokenRequest\x1a\x33.managed_agents.vault.v1.PutRepositoryTokenResponse\x12\x80\x01\n\x13OpenRepositoryToken\x12\x33.managed_agents.vault.v1.OpenRepositoryTokenRequest\x1a\x34.managed_agents.vault.v1.OpenRepositoryTokenResponse\x12\x83\x01\n\x14\x44ropRepositoryTokens\x12\x34.managed_agents.vault.v1.DropRepositoryTokensRequest\x1a\x35.managed_agents.vault.v1.DropRepositoryTokensResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n0managed_agents/vault/v1/repository_secrets.proto\x12\x17managed_agents.vault.v1\"S\n\x19PutRepositoryTokenRequest\x12\x13\n\x0bresource_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\t\"\x1c\n\x1aPutRepositoryTokenResponse\"E\n\x1aOpenRepositoryTokenRequest\x12\x13\n\x0bresource_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\",\n\x1bOpenRepositoryTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\"3\n\x1b\x44ropRepositoryTokensRequest\x12\x14\n\x0cresource_ids\x18\x01 \x03(\t\"\x1e\n\x1c\x44ropRepositoryTokensResponse\"c\n\x1bListRepositoryTokensRequest\x12\x1a\n\x12older_than_seconds\x18\x01 \x01(\x03\x12\x19\n\x11\x61\x66ter_resource_id\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\x05\"]\n\x1cListRepositoryTokensResponse\x12=\n\x06owners\x18\x01 \x03(\x0b\x32-.managed_agents.vault.v1.RepositoryTokenOwner\"U\n\x14RepositoryTokenOwner\x12\x14\n\x0cworkspace_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x13\n\x0bresource_id\x18\x03 \x01(\t2\xa8\x04\n\x18RepositorySecretsService\x12}\n\x12PutRepositoryToken\x12\x32.managed_agents.vault.v1.PutRepositoryTokenRequest\x1a\x33.managed_agents.vault.v1.PutRepositoryTokenResponse\x12\x80\x01\n\x13OpenRepositoryToken\x12\x33.managed_agents.vault.v1.OpenRepositoryTokenRequest\x1a\x34.managed_agents.vault.v1.OpenRepositoryTokenResponse\x12\x83\x01\n\x14\x44ropRepositoryTokens\x12\x34.managed_agents.vault.v1.DropRepositoryTokensRequest\x1a\x35.managed_agents.vault.v1.DropRepositoryTokensResponse\x12\x83\x01\n\x14ListRepositoryTokens\x12\x34.managed_agents.vault.v1.ListRepositoryTokensRequest\x1a\x35.managed_agents.vault.v1.ListRepositoryTokensResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,6 +43,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DROPREPOSITORYTOKENSREQUEST']._serialized_end=360
   _globals['_DROPREPOSITORYTOKENSRESPONSE']._serialized_start=362
   _globals['_DROPREPOSITORYTOKENSRESPONSE']._serialized_end=392
-  _globals['_REPOSITORYSECRETSSERVICE']._serialized_start=395
-  _globals['_REPOSITORYSECRETSSERVICE']._serialized_end=813
+  _globals['_LISTREPOSITORYTOKENSREQUEST']._serialized_start=394
+  _globals['_LISTREPOSITORYTOKENSREQUEST']._serialized_end=493
+  _globals['_LISTREPOSITORYTOKENSRESPONSE']._serialized_start=495
+  _globals['_LISTREPOSITORYTOKENSRESPONSE']._serialized_end=588
+  _globals['_REPOSITORYTOKENOWNER']._serialized_start=590
+  _globals['_REPOSITORYTOKENOWNER']._serialized_end=675
+  _globals['_REPOSITORYSECRETSSERVICE']._serialized_start=678
+  _globals['_REPOSITORYSECRETSSERVICE']._serialized_end=1230
 # @@protoc_insertion_point(module_scope)

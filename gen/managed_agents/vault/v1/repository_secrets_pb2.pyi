@@ -153,3 +153,87 @@ class DropRepositoryTokensResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DropRepositoryTokensResponse: _TypeAlias = DropRepositoryTokensResponse  # noqa: Y015
+
+@_typing.final
+class ListRepositoryTokensRequest(_message.Message):
+    """ListRepositoryTokensRequest asks for one page in the order of resource ids."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OLDER_THAN_SECONDS_FIELD_NUMBER: _builtins.int
+    AFTER_RESOURCE_ID_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    older_than_seconds: _builtins.int
+    """Only what was put at least so long ago."""
+    after_resource_id: _builtins.str
+    """The resource id after which to start; empty for the first page."""
+    limit: _builtins.int
+    """How many at most."""
+    def __init__(
+        self,
+        *,
+        older_than_seconds: _builtins.int = ...,
+        after_resource_id: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_resource_id", b"after_resource_id", "limit", b"limit", "older_than_seconds", b"older_than_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRepositoryTokensRequest: _TypeAlias = ListRepositoryTokensRequest  # noqa: Y015
+
+@_typing.final
+class ListRepositoryTokensResponse(_message.Message):
+    """ListRepositoryTokensResponse is one page; an empty one is the last."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def owners(self) -> _containers.RepeatedCompositeFieldContainer[Global___RepositoryTokenOwner]:
+        """Whose tokens are kept."""
+
+    def __init__(
+        self,
+        *,
+        owners: _abc.Iterable[Global___RepositoryTokenOwner] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owners", b"owners"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRepositoryTokensResponse: _TypeAlias = ListRepositoryTokensResponse  # noqa: Y015
+
+@_typing.final
+class RepositoryTokenOwner(_message.Message):
+    """RepositoryTokenOwner names a token without it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKSPACE_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    RESOURCE_ID_FIELD_NUMBER: _builtins.int
+    workspace_id: _builtins.str
+    """The workspace."""
+    session_id: _builtins.str
+    """The session."""
+    resource_id: _builtins.str
+    """`sesrsc_…`."""
+    def __init__(
+        self,
+        *,
+        workspace_id: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        resource_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["resource_id", b"resource_id", "session_id", b"session_id", "workspace_id", b"workspace_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RepositoryTokenOwner: _TypeAlias = RepositoryTokenOwner  # noqa: Y015

@@ -52,6 +52,11 @@ class RepositorySecretsServiceStub:
                 request_serializer=managed__agents_dot_vault_dot_v1_dot_repository__secrets__pb2.DropRepositoryTokensRequest.SerializeToString,
                 response_deserializer=managed__agents_dot_vault_dot_v1_dot_repository__secrets__pb2.DropRepositoryTokensResponse.FromString,
                 _registered_method=True)
+        self.ListRepositoryTokens = channel.unary_unary(
+                '/managed_agents.vault.v1.RepositorySecretsService/ListRepositoryTokens',
+                request_serializer=managed__agents_dot_vault_dot_v1_dot_repository__secrets__pb2.ListRepositoryTokensRequest.SerializeToString,
+                response_deserializer=managed__agents_dot_vault_dot_v1_dot_repository__secrets__pb2.ListRepositoryTokensResponse.FromString,
+                _registered_method=True)
 
 
 class RepositorySecretsServiceServicer:
@@ -83,6 +88,14 @@ class RepositorySecretsServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRepositoryTokens(self, request, context):
+        """ListRepositoryTokens pages, over all workspaces, what is kept and not new: the sessions
+        service looks there for tokens that no session needs. Nothing is opened.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RepositorySecretsServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -100,6 +113,11 @@ def add_RepositorySecretsServiceServicer_to_server(servicer, server):
                     servicer.DropRepositoryTokens,
                     request_deserializer=managed__agents_dot_vault_dot_v1_dot_repository__secrets__pb2.DropRepositoryTokensRequest.FromString,
                     response_serializer=managed__agents_dot_vault_dot_v1_dot_repository__secrets__pb2.DropRepositoryTokensResponse.SerializeToString,
+            ),
+            'ListRepositoryTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRepositoryTokens,
+                    request_deserializer=managed__agents_dot_vault_dot_v1_dot_repository__secrets__pb2.ListRepositoryTokensRequest.FromString,
+                    response_serializer=managed__agents_dot_vault_dot_v1_dot_repository__secrets__pb2.ListRepositoryTokensResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -186,6 +204,33 @@ class RepositorySecretsService:
             '/managed_agents.vault.v1.RepositorySecretsService/DropRepositoryTokens',
             managed__agents_dot_vault_dot_v1_dot_repository__secrets__pb2.DropRepositoryTokensRequest.SerializeToString,
             managed__agents_dot_vault_dot_v1_dot_repository__secrets__pb2.DropRepositoryTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRepositoryTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/managed_agents.vault.v1.RepositorySecretsService/ListRepositoryTokens',
+            managed__agents_dot_vault_dot_v1_dot_repository__secrets__pb2.ListRepositoryTokensRequest.SerializeToString,
+            managed__agents_dot_vault_dot_v1_dot_repository__secrets__pb2.ListRepositoryTokensResponse.FromString,
             options,
             channel_credentials,
             insecure,

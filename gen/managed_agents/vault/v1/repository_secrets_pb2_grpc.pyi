@@ -45,6 +45,10 @@ class RepositorySecretsServiceStub:
     """
     DropRepositoryTokens: _grpc.UnaryUnaryMultiCallable[_repository_secrets_pb2.DropRepositoryTokensRequest, _repository_secrets_pb2.DropRepositoryTokensResponse]
     """DropRepositoryTokens deletes tokens; unknown ids are fine."""
+    ListRepositoryTokens: _grpc.UnaryUnaryMultiCallable[_repository_secrets_pb2.ListRepositoryTokensRequest, _repository_secrets_pb2.ListRepositoryTokensResponse]
+    """ListRepositoryTokens pages, over all workspaces, what is kept and not new: the sessions
+    service looks there for tokens that no session needs. Nothing is opened.
+    """
 
 @_typing.type_check_only
 class RepositorySecretsServiceAsyncStub(RepositorySecretsServiceStub):
@@ -63,6 +67,10 @@ class RepositorySecretsServiceAsyncStub(RepositorySecretsServiceStub):
     """
     DropRepositoryTokens: _aio.UnaryUnaryMultiCallable[_repository_secrets_pb2.DropRepositoryTokensRequest, _repository_secrets_pb2.DropRepositoryTokensResponse]  # type: ignore[assignment]
     """DropRepositoryTokens deletes tokens; unknown ids are fine."""
+    ListRepositoryTokens: _aio.UnaryUnaryMultiCallable[_repository_secrets_pb2.ListRepositoryTokensRequest, _repository_secrets_pb2.ListRepositoryTokensResponse]  # type: ignore[assignment]
+    """ListRepositoryTokens pages, over all workspaces, what is kept and not new: the sessions
+    service looks there for tokens that no session needs. Nothing is opened.
+    """
 
 class RepositorySecretsServiceServicer(metaclass=_abc_1.ABCMeta):
     """RepositorySecretsService keeps the token of each attached repository sealed, by the id
@@ -96,5 +104,15 @@ class RepositorySecretsServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_repository_secrets_pb2.DropRepositoryTokensResponse, _abc.Awaitable[_repository_secrets_pb2.DropRepositoryTokensResponse]]:
         """DropRepositoryTokens deletes tokens; unknown ids are fine."""
+
+    @_abc_1.abstractmethod
+    def ListRepositoryTokens(
+        self,
+        request: _repository_secrets_pb2.ListRepositoryTokensRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_repository_secrets_pb2.ListRepositoryTokensResponse, _abc.Awaitable[_repository_secrets_pb2.ListRepositoryTokensResponse]]:
+        """ListRepositoryTokens pages, over all workspaces, what is kept and not new: the sessions
+        service looks there for tokens that no session needs. Nothing is opened.
+        """
 
 def add_RepositorySecretsServiceServicer_to_server(servicer: RepositorySecretsServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -50,7 +50,8 @@ class Folders(Protocol):
 class _Known:
     """A session's folder as this process prepared it."""
 
-    revision: int = -1
+    # By session or thread: the revision of it that was prepared. Each has one of its own.
+    revisions: dict[str, int] = field(default_factory=dict)
     # Tells a folder that was made anew.
     identity: tuple[int, int] = (0, 0)
     memory: dict[str, Any] = field(default_factory=dict)
@@ -124,12 +125,16 @@ class Workspace:
         known = self._shared.known(self._session_id)
         async with known.lock:
             ground = self._ground(known)
-            if known.revision == self._revision and known.identity == _identity(ground.folder):
+            turn_id, identity = self._grant.session.id, _identity(ground.folder)
+            if known.identity != identity:
+                known.revisions.clear()
+                known.memory.clear()
+                known.identity = identity
+            if known.revisions.get(turn_id) == self._revision:
                 return
             for mount in self._preparing:
                 await self._guarded(mount.name, partial(mount.prepare, ground), ground)
-            known.revision = -1 if ground.incomplete else self._revision
-            known.identity = _identity(ground.folder)
+            known.revisions[turn_id] = -1 if ground.incomplete else self._revision
 
     async def after_tool(self, call: Call, outcome: ToolOutcome) -> Sequence[str]:
         """After each tool: what its result should say beside what the tool said."""
@@ -174,7 +179,7 @@ class Workspace:
 
     async def _read_again(self) -> None:
         assert self._shared.read is not None
-        resources, revision = await self._shared.read(self._session_id)
+        resources, revision = await self._shared.read(self._grant.session.id)
         self._revision = self._noticed = max(self._noticed, revision)
         changed = TurnGrant()
         changed.CopyFrom(self._grant)
@@ -194,6 +199,7 @@ class Workspace:
         except MountFailed as failed:
             error_type, told, again = failed.error_type, failed.message, failed.again
         except DomainError as refused:
+            log.warning("a mount could not reach what it needs", mount=name, error=repr(refused))
             error_type, told, again = "unknown_error", f"The session's {name} could not be reached: {refused}", True
         except Exception:
             log.exception("a mount failed", mount=name, session_id=self._session_id)
