@@ -98,7 +98,7 @@ SETTINGS = {
     },
     "storage": {
         "metadata": {"provider": "postgres", "options": {}},
-        "artifacts": {"provider": "none", "options": {}},
+        "artifacts": {"provider": "local", "options": {}},
     },
     "memory": {"enabled": False, "provider": "none", "options": {}},
     "sandbox": {"provider": "local", "options": {}},

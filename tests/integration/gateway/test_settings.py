@@ -108,7 +108,10 @@ FAULTS = [
         "loop_engine.options.approval_mode",
     ),
     ({"storage": {"metadata": {"provider": "sqlite", "options": {}}}}, "storage.metadata.provider"),
-    ({"storage": {"artifacts": {"provider": "local", "options": {"base_path": "x"}}}}, "storage.artifacts.provider"),
+    (
+        {"storage": {"artifacts": {"provider": "local", "options": {"base_path": "x"}}}},
+        "storage.artifacts.options.base_path",
+    ),
     ({"memory": {"enabled": True, "provider": "none", "options": {}}}, "memory.enabled"),
     ({"sandbox": {"provider": "local", "options": {"timeout_seconds": 300}}}, "sandbox.options.timeout_seconds"),
 ]
@@ -129,7 +132,8 @@ async def test_validation_and_save_refuse_by_path(http: httpx2.AsyncClient, chan
 @pytest.mark.parametrize(
     ("area", "config", "status"),
     [
-        ("storage.artifacts", {"provider": "local", "options": {"base_path": "files"}}, "unavailable"),
+        ("storage.artifacts", {"provider": "local", "options": {"base_path": "files"}}, "ok"),
+        ("storage.artifacts", {"provider": "none", "options": {}}, "unavailable"),
         ("storage.metadata", {"provider": "postgres", "options": {}}, "ok"),
         ("sandbox", {"provider": "local", "options": {}}, "ok"),
         ("sandbox", {"provider": "docker", "options": {}}, "unavailable"),
