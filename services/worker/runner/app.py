@@ -6,6 +6,7 @@ from functools import partial
 from google.protobuf.message import DecodeError
 from nats.aio.msg import Msg
 
+from kit.addresses import PrivateHosts
 from kit.ids import new_id
 from kit.lifecycle import Service
 from kit.nats import Nats, connect
@@ -15,6 +16,7 @@ from kit.rpc.server import Server
 from kit.telemetry import log
 from managed_agents.sessions.v1.events_pb2 import TurnSignal
 from managed_agents.sessions.v1.turns_pb2_grpc import TurnsServiceStub
+from managed_agents.vault.v1.injections_pb2_grpc import InjectionServiceStub
 from managed_agents.vault.v1.vault_pb2 import GetModelAccessRequest, GetModelAccessResponse
 from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceStub
 from managed_agents.worker.v1.runner_pb2_grpc import add_RunnerServiceServicer_to_server
@@ -26,6 +28,8 @@ from services.worker.runner.loop.claims import Claims
 from services.worker.runner.loop.retry import RetryPolicy
 from services.worker.runner.loop.sessions import TurnSessions
 from services.worker.runner.loop.turn import TurnServices
+from services.worker.runner.mcp.registry import ROTATED_SUBJECT, McpServers
+from services.worker.runner.mcp.session import Limits
 from services.worker.runner.models import registry
 from services.worker.runner.models.access import Create, ModelAccessCache
 from services.worker.runner.models.base import ToolDefinition
@@ -63,7 +67,14 @@ class Runner:
         self._cache = ConversationCache(settings.runner_context_cache_bytes)
         root = settings.data_dir / "sandboxes"
         self.sandboxes = sandboxes or SandboxManager(root, kind=settings.sandbox_kind)
-        self._deletions = Deletions(root, self.sandboxes.remove, self.sandboxes.close)
+        self.servers = McpServers(
+            self._channels[1].stub(InjectionServiceStub),
+            runner_id=self.runner_id,
+            limits=Limits(settings.mcp_connect_seconds, settings.mcp_call_seconds),
+            private=PrivateHosts.parse(settings.allowed_private_hosts),
+            bus=lambda: self._nats,
+        )
+        self._deletions = Deletions(root, self.sandboxes.remove, self._close_session)
         self.access = ModelAccessCache(self._fetch_access, create_provider)
         self.workspaces = Workspaces(self.sandboxes, mounts_of(self._channels))
         self._pages = PageReader()
@@ -82,6 +93,7 @@ class Runner:
                 access=self.access,
                 sandboxes=self.sandboxes,
                 workspaces=self.workspaces,
+                servers=self.servers,
                 built_in={
                     name: ToolDefinition(name, spec.description, spec.input_schema)
                     for name, spec in self._tools.items()
@@ -108,6 +120,7 @@ class Runner:
         service.add("channels", stop=self._close_channels)
         service.add("model access", stop=self.access.close)
         service.add("sandboxes", stop=self.sandboxes.aclose)
+        service.add("mcp servers", stop=self.servers.aclose)
         service.add("pages", stop=self._pages.close)
         service.add("rpc", self.server.start, self.server.stop)
         service.add_task("deletions", self._follow_deletions)
@@ -119,6 +132,7 @@ class Runner:
         self._nats = await connect(self._settings.nats_server(), self.runner_id)
         await self._nats.subscribe_eventually(f"runners.{self.runner_id}.signals", self._hear)
         await self._nats.subscribe_eventually("settings.saved.*", self._hear_of_settings)
+        await self._nats.subscribe_eventually(ROTATED_SUBJECT, self.servers.hear_of_rotation)
         self._nats.on_reconnect(self.access.forget)
 
     async def _disconnect(self) -> None:
@@ -134,6 +148,10 @@ class Runner:
     async def _follow_deletions(self) -> None:
         assert self._nats is not None
         await self._deletions.run(self._nats)
+
+    async def _close_session(self, session_id: str) -> None:
+        await self.servers.close(session_id)
+        await self.sandboxes.close(session_id)
 
     async def _close_channels(self) -> None:
         for channel in self._channels:

@@ -23,6 +23,9 @@ class RunnerSettings(BaseServiceSettings):
     context_window_tokens: int = Field(0, ge=0, le=100_000_000)
     # The provider behind web_search, which speaks the JSON interface of SearXNG; without one there is no such tool.
     web_search_url: str = ""
+    # How long an MCP server may take to be connected to, its tools listed, and how long for one call.
+    mcp_connect_seconds: float = Field(15.0, gt=0, le=300)
+    mcp_call_seconds: float = Field(300.0, gt=0, le=3600)
     # `auto`, `bubblewrap`, `landlock` or `process`.
     sandbox_kind: str = "auto"
 

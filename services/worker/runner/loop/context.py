@@ -43,6 +43,7 @@ class Call:
 
     event_id: str
     block_id: str
+    # What the model calls it.
     name: str
     input: Mapping[str, Any]
     custom: bool = False
@@ -54,6 +55,9 @@ class Call:
     result: Block | None = None
     # Whether the result came from the log, rather than from this turn itself.
     result_is_stored: bool = False
+    # For a tool of an MCP server: the server, and what that calls the tool.
+    server_name: str = ""
+    server_tool: str = ""
 
     @property
     def is_of_thread(self) -> bool:
@@ -246,16 +250,26 @@ class Conversation:
     def _on_custom_tool_use(self, event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
         self._add_call(event_id, fields, custom=True)
 
-    def _add_call(self, event_id: str, fields: Mapping[str, Any], *, custom: bool) -> None:
+    def _on_mcp_tool_use(self, event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
+        call = self._add_call(event_id, fields, custom=False)
+        call.server_name, call.server_tool = fields["mcp_server_name"], fields["name"]
+
+    def _add_call(self, event_id: str, fields: Mapping[str, Any], *, custom: bool) -> Call:
         content = fields.get("content") or ()
         block_id = content[0]["id"] if content else event_id
-        name, arguments = fields["name"], fields["input"]
+        # The block has what the model said, which for a tool of a server is not what the server calls it.
+        name, arguments = (content[0] if content else fields).get("name") or fields["name"], fields["input"]
         permission = "" if custom else fields.get("evaluated_permission", "allow")
-        self.calls.append(Call(event_id, block_id, name, arguments, custom, permission))
+        call = Call(event_id, block_id, name, arguments, custom, permission)
+        self.calls.append(call)
         self._answer.append({"type": "tool_use", "id": block_id, "name": name, "input": arguments})
+        return call
 
     def _on_tool_result(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
         self._answer_call(fields.get("tool_use_id", ""), fields, seq)
+
+    def _on_mcp_tool_result(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        self._answer_call(fields.get("mcp_tool_use_id", ""), fields, seq)
 
     def _on_custom_tool_result(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
         self._answer_call(fields.get("custom_tool_use_id", ""), fields, seq)
@@ -390,6 +404,8 @@ _HANDLERS = {
     "span.model_request_end": Conversation._on_request_end,
     "agent.message": Conversation._on_agent_message,
     "agent.tool_use": Conversation._on_tool_use,
+    "agent.mcp_tool_use": Conversation._on_mcp_tool_use,
+    "agent.mcp_tool_result": Conversation._on_mcp_tool_result,
     "agent.custom_tool_use": Conversation._on_custom_tool_use,
     "agent.tool_result": Conversation._on_tool_result,
     "agent.thread_context_compacted": Conversation._on_compacted,

@@ -9,6 +9,7 @@ from services.worker.runner.loop import retry, threads
 from services.worker.runner.loop.context import Conversation
 from services.worker.runner.loop.leases import Lease
 from services.worker.runner.loop.previews import Publish
+from services.worker.runner.mcp.registry import McpServers
 from services.worker.runner.models.access import ModelAccessCache
 from services.worker.runner.models.base import ToolDefinition
 from services.worker.runner.web import WebTools
@@ -32,5 +33,7 @@ class TurnServices:
     built_in: Mapping[str, ToolDefinition]
     web: WebTools | None = None
     retry_policy: retry.RetryPolicy = field(default_factory=retry.RetryPolicy)
+    # None where this runner has none, as in tests of other parts.
+    servers: McpServers | None = None
     # What the models take, in tokens; 0 leaves it to the table of known models.
     window_tokens: int = 0

@@ -7,6 +7,7 @@ something else is answered with what there is, so that the model can go on.
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol
 
 from kit import failpoints
@@ -17,6 +18,7 @@ from services.worker.runner.loop.agent import AgentProfile
 from services.worker.runner.loop.context import Call
 from services.worker.runner.loop.journal import Journal
 from services.worker.runner.loop.stopping import Stopped, StopSignal
+from services.worker.runner.mcp.turn import TurnServers
 from services.worker.runner.models.base import ToolCall, ToolDefinition
 from services.worker.tools import ToolOutcome
 
@@ -37,16 +39,26 @@ class Toolbox:
     """The tools of one turn."""
 
     def __init__(
-        self, profile: AgentProfile, built_in: Mapping[str, ToolDefinition], of_service: Sequence[ToolDefinition] = ()
+        self,
+        profile: AgentProfile,
+        built_in: Mapping[str, ToolDefinition],
+        of_service: Sequence[ToolDefinition] = (),
+        servers: TurnServers | None = None,
     ) -> None:
-        """`of_service` are tools whose calls the sessions service answers by itself."""
+        """`of_service` are tools whose calls the sessions service answers by itself; `servers` come and go."""
         self._profile = profile
+        self._servers = servers
         self._usable = {name: policy for name, policy in profile.policies.items() if name in built_in}
-        self.definitions = [built_in[name] for name in built_in if name in self._usable]
-        self.definitions += profile.custom_tools.values()
-        self.definitions += of_service
+        self._fixed = [built_in[name] for name in built_in if name in self._usable]
+        self._fixed += profile.custom_tools.values()
+        self._fixed += of_service
         self.uses_sandbox = bool(self._usable)
         self._usable |= dict.fromkeys((tool.name for tool in of_service), "always_allow")
+
+    @property
+    def definitions(self) -> Sequence[ToolDefinition]:
+        """What the model is offered now."""
+        return self._fixed if self._servers is None else [*self._fixed, *self._servers.definitions]
 
     def write_calls(self, calls: list[ToolCall], journal: Journal) -> list[tuple[str, dict[str, Any]]]:
         """Append the calls of one answer as events. Returns the results of those that can't be made."""
@@ -61,8 +73,11 @@ class Toolbox:
             if call.name in self._profile.custom_tools and not call.input_error:
                 journal.add("agent.custom_tool_use", {**fields, "content": [block]})
                 continue
-            problem = call.input_error or self._problem(call.name)
-            policy = "" if problem else self._usable[call.name]
+            tool = self._servers.find(call.name) if self._servers is not None else None
+            problem = call.input_error or ("" if tool else self._problem(call.name))
+            policy = "" if problem else tool.policy if tool else self._usable[call.name]
+            if tool is not None:
+                fields |= {"name": tool.name, "mcp_server_name": tool.server_name}
             if policy == "always_ask":
                 group_id = group_id or new_id("cgrp")
                 gate = {"requires_confirmation": True, "confirmation_group_id": group_id}
@@ -71,9 +86,10 @@ class Toolbox:
             fields["evaluated_permission"] = _PERMISSIONS.get(policy, "deny")
             if policy:
                 fields["evaluation"] = {"type": policy}
-            event_id = journal.add("agent.tool_use", {**fields, "content": [block]})
+            event_id = journal.add("agent.mcp_tool_use" if tool else "agent.tool_use", {**fields, "content": [block]})
             if problem:
-                refusals.append(recovery.tool_result(Call(event_id, block_id, call.name, call.input), problem))
+                refused = Call(event_id, block_id, call.name, call.input, server_name=tool.server_name if tool else "")
+                refusals.append(recovery.tool_result(refused, problem))
         return refusals
 
     def _problem(self, name: str) -> str:
@@ -118,6 +134,6 @@ async def run_call(call: Call, sandbox: Sandbox, journal: Journal, stop: StopSig
     notes: Sequence[str] = ()
     with suppress(Stopped):
         notes = await watcher.after_tool(call, outcome)
-    text = "\n".join((outcome.text, *notes)) if notes else outcome.text
-    result = recovery.tool_result(call, text, is_error=outcome.is_error, overflow=outcome.overflow)
-    journal.add(*result)
+    if notes:
+        outcome = replace(outcome, text="\n".join((outcome.text, *notes)))
+    journal.add(*recovery.outcome_result(call, outcome))

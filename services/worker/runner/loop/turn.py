@@ -9,9 +9,10 @@ so that no session stays running because of it.
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import orjson
 
@@ -38,9 +39,10 @@ from services.worker.runner.loop.journal import LINGER_SECONDS, Journal
 from services.worker.runner.loop.leases import Lease, LeaseLost
 from services.worker.runner.loop.outcomes import BudgetSpent, Evaluator
 from services.worker.runner.loop.previews import Previews
+from services.worker.runner.loop.servers import ServerPlace, servers_for
 from services.worker.runner.loop.services import TurnServices
 from services.worker.runner.loop.stopping import StopKind, Stopped, StopSignal
-from services.worker.runner.loop.tools import Toolbox, run_call
+from services.worker.runner.loop.tools import Sandbox, Toolbox, run_call
 from services.worker.runner.models.access import Model
 from services.worker.runner.models.base import ModelAccess, ModelError, ModelErrorKind, StopReason
 
@@ -64,11 +66,12 @@ class Turn:
         self._services = services
         agent = grant.session.agent
         self._profile = parse_agent(agent.document_json, agent.model_json, agent.model_id)
-        self._toolbox = Toolbox(self._profile, services.built_in, threads.tools_for(grant))
+        self._servers = servers_for(services.servers, grant, self._profile, self._sandbox, self._write)
+        self._toolbox = Toolbox(self._profile, services.built_in, threads.tools_for(grant), self._servers)
         self._ceiling = Ceiling(grant)
         self._thread = {"session_thread_id": grant.thread_id, "agent_name": self._profile.name}
         self._previews = Previews(services.publish, grant.session.id)
-        self._workspace = services.workspaces.of(grant, lambda kind, fields: self._journal.add(kind, fields), self.stop)
+        self._workspace = services.workspaces.of(grant, self._write, self.stop)
         self._interrupt_seq = self._obeyed_seq = 0
         self._news = self._handing_over = self._over = False
         self._steps = self._model_failures = self._failures = 0
@@ -110,6 +113,8 @@ class Turn:
         assert task is not None
         self.stop.bind(task)
         session_id = self.lease.session_id
+        if self._servers is not None:
+            self._servers.enter()
         try:
             with continue_trace(self.grant.traceparent, "turn", session_id=session_id, epoch=self.lease.epoch):
                 while not self._over:
@@ -117,6 +122,8 @@ class Turn:
         except LeaseLost as lost:
             log.info("turn lost", session_id=session_id, epoch=self.lease.epoch, why=str(lost))
         finally:
+            if self._servers is not None:
+                self._servers.leave()
             if self._conversation is not None:
                 self._journal.discard()
 
@@ -164,6 +171,12 @@ class Turn:
         )
         self._conversation = conversation
 
+    def _sandbox(self) -> Sandbox:
+        return threads.sandbox_for(self._services.sandboxes, self.grant, self._workspace.roots)
+
+    def _write(self, kind: str, fields: Mapping[str, Any]) -> str:
+        return self._journal.add(kind, fields)
+
     @property
     def _loaded(self) -> Conversation:
         assert self._conversation is not None
@@ -208,14 +221,15 @@ class Turn:
         # The calls are in the log before the first of them runs: whatever happens then, they are known.
         await self._journal.flush()
         await self._workspace.ready()
-        sandbox = threads.sandbox_for(self._services.sandboxes, self.grant, self._workspace.roots)
+        sandbox = self._sandbox()
         if self._services.web is not None:
             sandbox = self._services.web.over(sandbox, self._profile.configs)
         started = time.monotonic()
         while self._run:
             self.lease.check()
             self._begun = self._run[0]
-            await run_call(self._begun, sandbox, self._journal, self.stop, self._workspace)
+            place = ServerPlace(self._servers, self._begun) if self._begun.server_name else sandbox
+            await run_call(self._begun, place, self._journal, self.stop, self._workspace)
             self._begun = None
             del self._run[0]
         # Input that came during a long call is read before the model is asked; after a short one, only if there is any.
@@ -242,8 +256,12 @@ class Turn:
 
     async def _ask_model(self, model: Model) -> Answer | None:
         """The model's answer; None where its context was compacted first, and the turn is to look again."""
-        if uses_sandbox := self._toolbox.uses_sandbox:
+        servers, uses_sandbox = self._servers, self._toolbox.uses_sandbox
+        if uses_sandbox or (servers is not None and servers.needs_sandbox):
             await self._workspace.ready()
+        if servers is not None:
+            with self.stop.scope():
+                await servers.ready()
         system = system_prompt(self._profile.system, uses_sandbox=uses_sandbox, notes=self._workspace.prompt_notes)
         model_id = model.resolve(self._profile.model_id)
         self._journal.default_model = model.access.default_model

@@ -70,12 +70,12 @@ class McpServers:
         grant: TurnGrant,
         servers: Servers,
         *,
-        host: Any,
+        host: Callable[[], Any],
         taken: Collection[str],
         tell: Callable[[str, str, str], None],
         limit: LimitOutput,
     ) -> TurnServers:
-        """The servers of an agent, for one turn. `host` is the session's sandbox."""
+        """The servers of an agent, for one turn. `host` gives the session's sandbox."""
         held = self._hold(grant)
         environment = orjson.loads(grant.environment_json or b"{}")
         held.servers.configure(servers.servers, Reach.of(environment, self._private), host)

@@ -7,7 +7,7 @@ request, or for the call that found it lost, if that call did not reach it.
 
 import asyncio
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -54,16 +54,16 @@ class SessionServers:
         self.credentials = credentials
         # Turns that use it now.
         self.users = 0
-        self.used_at = 0.0
+        self.used_at = asyncio.get_running_loop().time()
         self._limits = limits
         self._links: dict[str, _Link] = {}
         self._reach: Reach | None = None
-        # The session's sandbox, where processes run.
-        self._host: Any = None
+        # Gives the session's sandbox, where processes run.
+        self._host: Callable[[], Any] = lambda: None
         self._closing: set[asyncio.Task[None]] = set()
         self._over = asyncio.Event()
 
-    def configure(self, servers: tuple[Server, ...], reach: Reach, host: Any) -> None:
+    def configure(self, servers: tuple[Server, ...], reach: Reach, host: Callable[[], Any]) -> None:
         """What the agent and the environment say now; connections to what changed are closed."""
         if self._reach is not None and reach != self._reach:
             self._retire_all()
@@ -210,10 +210,10 @@ class SessionServers:
         return opens
 
     async def _as_process(self, server: Server, transports: Any) -> Any:
-        if not hasattr(self._host, "start_program"):
+        host = self._host()
+        if not hasattr(host, "start_program"):
             raise ServerFailed("The session's sandbox can't hold a server as a process.")
         env = {**dict(server.env), **await self.credentials.for_process()}
-        host = self._host
 
         def opens() -> "AbstractAsyncContextManager[Opened]":
             return transports.over_stdio(host, (server.command, *server.args), env)

@@ -52,7 +52,15 @@ class TurnServers:
         self._known: Any = None
         self._offered: dict[str, ServerTool] = {}
         self.definitions: list[ToolDefinition] = []
-        session.users += 1
+
+    @property
+    def needs_sandbox(self) -> bool:
+        """Whether a server is a process of the session's sandbox."""
+        return any(server.type != "url" for server in self._servers.servers)
+
+    def enter(self) -> None:
+        """The turn begins."""
+        self._session.users += 1
 
     def leave(self) -> None:
         """The turn is over."""
