@@ -1,5 +1,6 @@
 """Puts one replica of the sessions service together."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from kit.rpc.client import Channel
 from kit.rpc.server import Server
 from managed_agents.sessions.v1.agents_pb2_grpc import add_AgentsServiceServicer_to_server
 from managed_agents.sessions.v1.environments_pb2_grpc import add_EnvironmentsServiceServicer_to_server
+from managed_agents.sessions.v1.files_pb2_grpc import add_FilesServiceServicer_to_server
 from managed_agents.sessions.v1.memory_pb2_grpc import add_MemoryServiceServicer_to_server
 from managed_agents.sessions.v1.outcomes_pb2_grpc import add_OutcomesServiceServicer_to_server
 from managed_agents.sessions.v1.resources_pb2_grpc import add_ResourcesServiceServicer_to_server
@@ -23,10 +25,12 @@ from managed_agents.sessions.v1.sessions_pb2_grpc import (
 )
 from managed_agents.sessions.v1.threads_pb2_grpc import add_ThreadsServiceServicer_to_server
 from managed_agents.sessions.v1.turns_pb2_grpc import add_TurnsServiceServicer_to_server
+from services.sessions.blobs.choice import Blobs, choice_reader
 from services.sessions.config import Settings
 from services.sessions.handlers.agents import AgentsHandler
 from services.sessions.handlers.environments import EnvironmentsHandler
 from services.sessions.handlers.events import EventsHandlers
+from services.sessions.handlers.files import FilesHandler
 from services.sessions.handlers.memory_folders import MemoryHandlers
 from services.sessions.handlers.outcomes import OutcomesHandler
 from services.sessions.handlers.resources import ResourcesHandlers
@@ -35,6 +39,7 @@ from services.sessions.handlers.sessions import SessionsHandlers
 from services.sessions.handlers.threads import ThreadsHandlers
 from services.sessions.handlers.turns import TurnsHandlers
 from services.sessions.operations.announcer import TURN_READY, Announcer
+from services.sessions.operations.blob_holds import BlobSweep
 from services.sessions.operations.claims import Claims
 from services.sessions.operations.core import Operations
 from services.sessions.operations.repository_tokens import RepositoryTokens
@@ -61,6 +66,8 @@ async def build(settings: Settings | None = None) -> Service:
     )
     vault = Channel(settings.vault_address, token=settings.internal_token()) if settings.vault_address else None
     waits = Waits(operations, bound_reader(vault)) if vault is not None else None
+    blobs = Blobs(settings.files_folder(), choice_reader(vault) if vault is not None else None)
+    blob_sweep = BlobSweep(database, clock, blobs, timedelta(seconds=settings.blob_grace_seconds))
     server = Server(settings.listen_address(), service=SCHEMA, internal_token=settings.internal_token())
     server.add(add_AgentsServiceServicer_to_server, AgentsHandler(database, clock))
     server.add(add_EnvironmentsServiceServicer_to_server, EnvironmentsHandler(database, clock))
@@ -73,6 +80,8 @@ async def build(settings: Settings | None = None) -> Service:
     server.add(add_EventsServiceServicer_to_server, EventsHandlers(operations, has_grader=has_grader))
     server.add(add_ThreadsServiceServicer_to_server, ThreadsHandlers(operations))
     server.add(add_OutcomesServiceServicer_to_server, OutcomesHandler(database, clock))
+    files = FilesHandler(database, clock, blobs, quota_bytes=settings.storage_quota_bytes)
+    server.add(add_FilesServiceServicer_to_server, files)
     server.add(add_MemoryServiceServicer_to_server, MemoryHandlers(database, clock, nats))
     server.add(add_TurnsServiceServicer_to_server, TurnsHandlers(operations, prices))
 
@@ -81,6 +90,12 @@ async def build(settings: Settings | None = None) -> Service:
             room.turns_wait()
 
         await nats.subscribe_eventually(TURN_READY, hinted)
+
+    async def hear_of_settings() -> None:
+        async def saved(message: Any) -> None:
+            blobs.forget(message.subject.rpartition(".")[2])
+
+        await nats.subscribe_eventually("settings.saved.*", saved)
 
     async def seat_nobody_while_stopping() -> None:
         await server.stopping.wait()
@@ -91,12 +106,15 @@ async def build(settings: Settings | None = None) -> Service:
     service.add("database", database.open, database.close)
     service.add("nats", stop=nats.close)
     service.add("relay", relay.start, relay.stop)
+    service.add("blobs", stop=blobs.close)
     service.add("hints", hear_hints)
+    service.add("news of settings", hear_of_settings)
     service.add("operations", stop=operations.stop)
     service.add_task("claims", Claims(operations).run)
     if vault is not None:
         service.add("vault", stop=vault.close)
     service.add_task("sweeper", Sweeper(operations, settings.sweep_seconds, waits).run)
+    service.add_task("blob sweep", lambda: blob_sweep.run(settings.blob_sweep_seconds))
     service.add_task("waiting room", seat_nobody_while_stopping)
     service.add("rpc", server.start, server.stop)
     return service

@@ -120,7 +120,7 @@ def is_textual(media_type: str) -> bool:
 
 
 def preview_of(head: bytes, size: int, media_type: str) -> tuple[str | None, bool]:
-    """The beginning of a text, and whether more follows; (None, False) where it is no text. `head` is its first bytes."""
+    """The beginning of a text and whether more follows, from its first bytes; (None, False) where it is no text."""
     if not is_textual(media_type):
         return None, False
     try:
