@@ -1,6 +1,5 @@
 """Puts one replica of the sessions service together."""
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ from kit.clock import SystemClock
 from kit.config import load
 from kit.lifecycle import Service
 from kit.migrate import migrate
-from kit.nats import connect
+from kit.nats import Nats, connect
 from kit.postgres import Database
 from kit.relay import Relay
 from kit.rpc.client import Channel
@@ -67,7 +66,6 @@ async def build(settings: Settings | None = None) -> Service:
     vault = Channel(settings.vault_address, token=settings.internal_token()) if settings.vault_address else None
     waits = Waits(operations, bound_reader(vault)) if vault is not None else None
     blobs = Blobs(settings.files_folder(), choice_reader(vault) if vault is not None else None)
-    blob_sweep = BlobSweep(database, clock, blobs, timedelta(seconds=settings.blob_grace_seconds))
     server = Server(settings.listen_address(), service=SCHEMA, internal_token=settings.internal_token())
     server.add(add_AgentsServiceServicer_to_server, AgentsHandler(database, clock))
     server.add(add_EnvironmentsServiceServicer_to_server, EnvironmentsHandler(database, clock))
@@ -80,8 +78,10 @@ async def build(settings: Settings | None = None) -> Service:
     server.add(add_EventsServiceServicer_to_server, EventsHandlers(operations, has_grader=has_grader))
     server.add(add_ThreadsServiceServicer_to_server, ThreadsHandlers(operations))
     server.add(add_OutcomesServiceServicer_to_server, OutcomesHandler(database, clock))
-    files = FilesHandler(database, clock, blobs, quota_bytes=settings.storage_quota_bytes)
-    server.add(add_FilesServiceServicer_to_server, files)
+    server.add(
+        add_FilesServiceServicer_to_server,
+        FilesHandler(database, clock, blobs, quota_bytes=settings.storage_quota_bytes),
+    )
     server.add(add_MemoryServiceServicer_to_server, MemoryHandlers(database, clock, nats))
     server.add(add_TurnsServiceServicer_to_server, TurnsHandlers(operations, prices))
 
@@ -90,12 +90,6 @@ async def build(settings: Settings | None = None) -> Service:
             room.turns_wait()
 
         await nats.subscribe_eventually(TURN_READY, hinted)
-
-    async def hear_of_settings() -> None:
-        async def saved(message: Any) -> None:
-            blobs.forget(message.subject.rpartition(".")[2])
-
-        await nats.subscribe_eventually("settings.saved.*", saved)
 
     async def seat_nobody_while_stopping() -> None:
         await server.stopping.wait()
@@ -106,15 +100,27 @@ async def build(settings: Settings | None = None) -> Service:
     service.add("database", database.open, database.close)
     service.add("nats", stop=nats.close)
     service.add("relay", relay.start, relay.stop)
-    service.add("blobs", stop=blobs.close)
     service.add("hints", hear_hints)
-    service.add("news of settings", hear_of_settings)
+    _add_blobs(service, settings, blobs, BlobSweep(database, clock, blobs, settings.blob_grace()), nats)
     service.add("operations", stop=operations.stop)
     service.add_task("claims", Claims(operations).run)
     if vault is not None:
         service.add("vault", stop=vault.close)
     service.add_task("sweeper", Sweeper(operations, settings.sweep_seconds, waits).run)
-    service.add_task("blob sweep", lambda: blob_sweep.run(settings.blob_sweep_seconds))
     service.add_task("waiting room", seat_nobody_while_stopping)
     service.add("rpc", server.start, server.stop)
     return service
+
+
+def _add_blobs(service: Service, settings: Settings, blobs: Blobs, sweep: BlobSweep, nats: Nats) -> None:
+    """The stores of bytes: they hear when settings choose another one, and are swept."""
+
+    async def hear_of_settings() -> None:
+        async def saved(message: Any) -> None:
+            blobs.forget(message.subject.rpartition(".")[2])
+
+        await nats.subscribe_eventually("settings.saved.*", saved)
+
+    service.add("blobs", stop=blobs.close)
+    service.add("news of settings", hear_of_settings)
+    service.add_task("blob sweep", lambda: sweep.run(settings.blob_sweep_seconds))

@@ -1,5 +1,6 @@
 """What the sessions service reads from its environment."""
 
+from datetime import timedelta
 from pathlib import Path
 
 from kit.config import BaseServiceSettings, ConfigError, Field
@@ -29,6 +30,10 @@ class Settings(BaseServiceSettings):
     def files_folder(self) -> Path:
         """Where bytes are kept that the settings of their workspace don't send elsewhere."""
         return self.data_dir / "files"
+
+    def blob_grace(self) -> timedelta:
+        """How long bytes may lie without a file that names them."""
+        return timedelta(seconds=self.blob_grace_seconds)
 
     def prices(self) -> Prices:
         """The operator's price list; ConfigError where it is not usable."""
