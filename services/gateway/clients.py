@@ -17,6 +17,7 @@ from managed_agents.sessions.v1.agents_pb2_grpc import AgentsServiceStub
 from managed_agents.sessions.v1.environments_pb2_grpc import EnvironmentsServiceStub
 from managed_agents.sessions.v1.memory_pb2_grpc import MemoryServiceStub
 from managed_agents.sessions.v1.outcomes_pb2_grpc import OutcomesServiceStub
+from managed_agents.sessions.v1.resources_pb2_grpc import ResourcesServiceStub
 from managed_agents.sessions.v1.sessions_pb2_grpc import EventsServiceStub, SessionsServiceStub
 from managed_agents.sessions.v1.threads_pb2_grpc import ThreadsServiceStub
 from managed_agents.vault.v1.keys_pb2_grpc import KeysServiceStub
@@ -40,6 +41,7 @@ class Clients:
     events: Any
     memory: Any
     outcomes: Any
+    resources: Any
     threads: Any
     settings: Any
     keys: Any
@@ -74,6 +76,7 @@ def connect(addresses: Mapping[str, str], *, token: str | None, call_seconds: fl
         events=sessions.stub(EventsServiceStub),
         memory=sessions.stub(MemoryServiceStub),
         outcomes=sessions.stub(OutcomesServiceStub),
+        resources=sessions.stub(ResourcesServiceStub),
         threads=sessions.stub(ThreadsServiceStub),
         settings=vault.stub(SettingsServiceStub),
         keys=vault.stub(KeysServiceStub),

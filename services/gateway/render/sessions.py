@@ -10,6 +10,7 @@ import orjson
 from managed_agents.sessions.v1.sessions_pb2 import ModelSpend, Session, SessionStatus
 
 from .agents import render_session_agent
+from .resources import render_resource_array
 from .splice import object_of, raw, text, text_or_null
 
 LOCAL_STATUS = {
@@ -52,7 +53,7 @@ def _rendered(encoded: bytes, published: bool) -> bytes:
             b'"status":' + text(status),
             b'"stop_reason":' + session.stop_reason_json if session.stop_reason_json else b"",
             b'"metadata":' + raw(session.metadata_json, b"{}"),
-            b'"resources":' + raw(session.resources_json, b"[]"),
+            b'"resources":' + render_resource_array(session.resources_json, published=published),
             b'"vault_ids":' + orjson.dumps(list(session.vault_ids)),
             b'"loop_engine":' + text(session.loop_engine),
             b'"usage":' + _usage(session, published=published),
