@@ -57,6 +57,12 @@ class InvalidField(InvalidArgument):
     reason = "INVALID_REQUEST"
 
 
+class UnknownField(InvalidArgument):
+    """A field that nothing would act on."""
+
+    reason = "UNKNOWN_FIELD"
+
+
 class ImmutableField(InvalidArgument):
     """The field can't be changed."""
 
