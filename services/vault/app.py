@@ -11,12 +11,14 @@ from kit.migrate import migrate
 from kit.postgres import Database
 from kit.rpc.server import Server
 from managed_agents.vault.v1.keys_pb2_grpc import add_KeysServiceServicer_to_server
+from managed_agents.vault.v1.repository_secrets_pb2_grpc import add_RepositorySecretsServiceServicer_to_server
 from managed_agents.vault.v1.vault_pb2_grpc import add_SettingsServiceServicer_to_server
 from services.vault.config import VaultSettings, load_settings, model_environment
 from services.vault.domain import settings as rules
 from services.vault.domain.errors import SealBroken
 from services.vault.domain.sealing import Sealer
 from services.vault.handlers.keys import KeysHandler
+from services.vault.handlers.repository_secrets import RepositorySecretsHandler
 from services.vault.handlers.settings import SettingsHandler
 from services.vault.store.settings import MasterKeyStore
 
@@ -42,6 +44,7 @@ def compose(settings: VaultSettings, environ: Mapping[str, str]) -> Service:
     server = Server(settings.listen_address(), service=SCHEMA, internal_token=settings.internal_token())
     server.add(add_SettingsServiceServicer_to_server, SettingsHandler(database, sealer, environ))
     server.add(add_KeysServiceServicer_to_server, KeysHandler(database))
+    server.add(add_RepositorySecretsServiceServicer_to_server, RepositorySecretsHandler(database, sealer))
 
     async def prepare() -> None:
         await migrate(dsn, SCHEMA, MIGRATIONS)

@@ -69,6 +69,12 @@ class ImmutableField(InvalidArgument):
     reason = "IMMUTABLE_FIELD"
 
 
+class RepositoryTokenNotFound(NotFound):
+    """No token is kept for the repository."""
+
+    reason = "REPOSITORY_TOKEN_NOT_FOUND"
+
+
 class VaultNotFound(NotFound):
     """No such vault, or it is archived."""
 
