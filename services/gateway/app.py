@@ -33,9 +33,10 @@ from .operation.dispatch import build_routes, no_route
 from .operation.docs import page as reference_page
 from .operation.openapi import document
 from .operation.shell import Shell
-from .routes import agents, environments, models, outcomes, sessions
+from .routes import agents, environments, models, outcomes, resources, sessions
 from .routes.console import PATH, console, dashboard
 from .routes.events import EventRoutes
+from .routes.keys import KeyRoutes
 from .routes.runs import RunRoutes
 from .routes.runtime import RuntimeRoutes
 from .routes.settings import SettingsRoutes
@@ -53,13 +54,15 @@ def build_version() -> str:
         return "0"
 
 
-def all_operations(settings: GatewaySettings, hub: Hub) -> tuple[Operation, ...]:
+def all_operations(settings: GatewaySettings, hub: Hub, ring: KeyRing | None = None) -> tuple[Operation, ...]:
     """Every route that this build serves."""
     runtime = RuntimeRoutes(version=build_version())
+    configured = settings.api_key.get_secret_value() if settings.api_key else None
     return (
         *agents.OPERATIONS,
         *environments.OPERATIONS,
         *sessions.OPERATIONS,
+        *resources.OPERATIONS,
         *EventRoutes(hub).operations(),
         *RunRoutes(hub).operations(),
         *ThreadRoutes(hub).operations(),
@@ -67,6 +70,7 @@ def all_operations(settings: GatewaySettings, hub: Hub) -> tuple[Operation, ...]
         *models.OPERATIONS,
         *runtime.operations(),
         *SettingsRoutes(hub.nats).operations(),
+        *KeyRoutes(hub.nats, ring, configured).operations(),
     )
 
 
@@ -189,7 +193,7 @@ async def build() -> lifecycle.Service:
     hub = Hub(nats, clients.events)
     ring = KeyRing(clients.keys)
     await ring.listen(nats)
-    server = HttpServer(create_app(settings, clients, all_operations(settings, hub), ring), settings)
+    server = HttpServer(create_app(settings, clients, all_operations(settings, hub, ring), ring), settings)
     service.add("clients", stop=clients.close)
     service.add("nats", stop=nats.close)
     service.add("keys", stop=ring.close)

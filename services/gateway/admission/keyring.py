@@ -108,7 +108,7 @@ class KeyRing:
                 await asyncio.shield(self._ask())
             except DomainError as error:
                 if is_announced or self._clock() - self._heard_at >= TRUST_SECONDS:
-                    raise Unavailable("API keys can't be checked now. Try again shortly.") from error
+                    raise _unknowable() from error
                 return
 
     async def find(self, digest: bytes) -> Principal | None:
@@ -176,9 +176,11 @@ class KeyRing:
 
     async def _check(self, digest: bytes) -> _Known | None:
         announced = self._announced
-        answer = await self._keys.CheckKey(
-            CheckKeyRequest(sha256=digest), context=CONTEXT, timeout_seconds=ASK_SECONDS, retry=True
-        )
+        try:
+            request = CheckKeyRequest(sha256=digest)
+            answer = await self._keys.CheckKey(request, context=CONTEXT, timeout_seconds=ASK_SECONDS, retry=True)
+        except DomainError as error:
+            raise _unknowable() from error
         found = _known(answer.principal) if answer.HasField("principal") else None
         if answer.generation == self._generation and announced == self._announced:
             if found is None:
@@ -206,6 +208,10 @@ class KeyRing:
     def _take_uses(self) -> list[KeyUse]:
         taken = [self._uses.popitem() for _ in range(min(USES_AT_ONCE, len(self._uses)))]
         return [KeyUse(key_id=key_id, used_at=rfc3339(datetime.fromtimestamp(at, UTC))) for key_id, at in taken]
+
+
+def _unknowable() -> Unavailable:
+    return Unavailable("API keys can't be checked now. Try again shortly.")
 
 
 def _known(found: KeyPrincipal) -> _Known:

@@ -84,7 +84,7 @@ async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
         hub = Hub(nats, clients.events)
         ring = KeyRing(clients.keys)
         await ring.listen(nats)
-        server = HttpServer(create_app(settings, clients, all_operations(settings, hub), ring), settings)
+        server = HttpServer(create_app(settings, clients, all_operations(settings, hub, ring), ring), settings)
         parts = {"vault": vault, "runner": runner, "sessions": sessions, "http": server}
         try:
             for part in parts.values():
