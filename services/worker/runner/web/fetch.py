@@ -89,7 +89,7 @@ class Fetcher:
         except TimeoutError:
             message = f"it took longer than {self._limits.seconds:g} seconds."
         except (aiohttp.ClientError, OSError, ssl.SSLError) as failed:
-            message = f"the server can't be reached: {_reason(failed)}."
+            message = _reason(failed)
         raise FetchFailed(message, was_sent=trip.was_sent)
 
     async def _follow(self, url: str, policy: DomainPolicy, trip: "_Trip") -> Page:
@@ -116,7 +116,7 @@ class Fetcher:
             resolver=_Pinned(addresses), use_dns_cache=False, force_close=True, ssl=self._tls or True
         )
         address = URL(wanted.url, encoded=True)
-        if address.host != wanted.host or address.port != wanted.port:
+        if address.raw_host != wanted.host or address.port != wanted.port:
             raise WebRefused("this URL can be read in two ways.")
         async with (
             aiohttp.ClientSession(
@@ -191,5 +191,11 @@ class _Pinned(AbstractResolver):
 
 
 def _reason(failed: BaseException) -> str:
-    text = " ".join(str(failed).split()) or type(failed).__name__
-    return text.rstrip(".")[:300]
+    """What a failed connection is told as; what servers send stays out of it."""
+    if isinstance(failed, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError | ssl.SSLError):
+        return "the server can't be reached: its certificate or encryption is not accepted."
+    if isinstance(failed, aiohttp.ClientConnectorError):
+        return f"the server can't be reached: {failed.strerror or 'the connection failed'}."
+    if isinstance(failed, aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError | OSError):
+        return "the server broke the connection off."
+    return "the server's answer can't be read."

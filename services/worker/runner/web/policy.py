@@ -5,6 +5,7 @@ checked is what is requested, however it was spelled.
 """
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from kit.addresses import AddressRefused, split_url
 
 INTERNAL = ("localhost", "local", "internal", "localdomain", "invalid")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 # What may stand in a path or query as it is; all else is written as bytes.
 _PLAIN = "/%:@!$&'()*+,;=~-._[]"
 
@@ -42,6 +44,8 @@ def read_url(url: str) -> Wanted:
     except ValueError:
         raise WebRefused("this URL can't be read.") from None
     host = _ascii(host)
+    if ":" not in host and not _NAME.fullmatch(host):
+        raise WebRefused("the host's name has characters that no domain name has.")
     shown = f"[{host}]" if ":" in host else host
     if port != _DEFAULT_PORTS[scheme]:
         shown = f"{shown}:{port}"
