@@ -51,6 +51,8 @@ class PendingCall:
     block_id: str
     kind: CallKind
     answered: bool = False
+    # Of the MCP server whose tool it is, or empty.
+    server_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,14 +51,22 @@ def idle_fields(stop_reason: dict[str, Any], stop_details: Any) -> dict[str, Any
     return fields
 
 
-def interrupted_result(call: PendingCall) -> dict[str, Any]:
-    """The result of a call that nobody will execute any more."""
-    return {
-        "tool_use_id": call.event_id,
-        "content": [{"type": "text", "text": INTERRUPTED_TEXT}],
+def interrupted_result(call: PendingCall) -> tuple[str, dict[str, Any]]:
+    """The result of a call that nobody will execute any more, with its type."""
+    return error_result(call.event_id, call.block_id, call.server_name, INTERRUPTED_TEXT)
+
+
+def error_result(event_id: str, block_id: str, server_name: str, text: str) -> tuple[str, dict[str, Any]]:
+    """A result that the service writes in a tool's place; with the name of a server, that of a tool of its."""
+    of_call = (
+        {"mcp_tool_use_id": event_id, "mcp_server_name": server_name} if server_name else {"tool_use_id": event_id}
+    )
+    fields = of_call | {
+        "content": [{"type": "text", "text": text}],
         "is_error": True,
-        "metadata": {"tool_use_id": call.block_id},
+        "metadata": {"tool_use_id": block_id},
     }
+    return "agent.mcp_tool_result" if server_name else "agent.tool_result", fields
 
 
 def lost_runner_error(attempts: int) -> dict[str, Any]:
@@ -82,7 +90,8 @@ def parked_call(event_id: str, event_type: str, fields: dict[str, Any]) -> Pendi
         kind = CallKind.THREAD
     content = fields.get("content")
     block = content[0] if isinstance(content, list) and content and isinstance(content[0], dict) else {}
-    return PendingCall(event_id, str(block.get("id") or event_id), kind)
+    server_name = str(fields.get("mcp_server_name") or "") if event_type == "agent.mcp_tool_use" else ""
+    return PendingCall(event_id, str(block.get("id") or event_id), kind, server_name=server_name)
 
 
 def active_seconds(state: SessionState, now: datetime) -> float:

@@ -168,7 +168,7 @@ def session_values(state: SessionState) -> dict[str, Any]:
         "turn_holder": state.turn_holder,
         "interrupt_seq": state.interrupt_seq,
         "unread": _dump([[entry.seq, entry.starts_turn] for entry in state.unread]),
-        "pending": _dump([[call.event_id, call.block_id, call.kind, call.answered] for call in state.pending]),
+        "pending": _dump([_call_values(call) for call in state.pending]),
         "stop_reason": state.stop_reason,
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
@@ -208,8 +208,14 @@ def _outcome_values(outcome: Outcome) -> list[Any]:
     return [outcome.id, outcome.seq, outcome.number, outcome.iteration, outcome.stage]
 
 
-def _call(event_id: str, block_id: str, kind: str, answered: bool) -> PendingCall:
-    return PendingCall(event_id, block_id, CallKind(kind), answered)
+def _call(event_id: str, block_id: str, kind: str, answered: bool, server_name: str = "") -> PendingCall:
+    return PendingCall(event_id, block_id, CallKind(kind), answered, server_name)
+
+
+def _call_values(call: PendingCall) -> list[Any]:
+    values = [call.event_id, call.block_id, call.kind, call.answered]
+    # Most calls are of no server, and a former build reads them as it wrote them.
+    return [*values, call.server_name] if call.server_name else values
 
 
 def _dump(values: list[Any]) -> str:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from services.sessions.domain.errors import McpServerMismatch
-from services.sessions.domain.session_errors import InvalidRequest, UnsupportedCapability
-from services.sessions.domain.tools import check_mcp_consistency, validate_mcp_servers, validate_tools
+from services.sessions.domain.mcp_servers import validate_mcp_servers
+from services.sessions.domain.session_errors import InvalidRequest, UnknownField, UnsupportedCapability
+from services.sessions.domain.tools import check_mcp_consistency, validate_tools
 
 ALLOW, ASK = {"type": "always_allow"}, {"type": "always_ask"}
 TOOLSET = {"type": "agent_toolset_20260401"}
@@ -257,6 +258,21 @@ def test_servers_read_back_with_their_type() -> None:
     ]
 
 
+def test_a_server_may_be_a_process_of_the_sandbox() -> None:
+    server = {"name": "git", "type": "stdio", "command": "git-mcp", "args": ["--ro"], "env": {"LEVEL": "1"}}
+    assert validate_mcp_servers([server]) == [server]
+    assert validate_mcp_servers([{"name": "git", "type": "stdio", "command": "git-mcp"}]) == [
+        {"name": "git", "type": "stdio", "command": "git-mcp", "args": [], "env": {}}
+    ]
+
+
+@pytest.mark.parametrize("field", ["url", "command", "cwd"])
+def test_a_server_has_nothing_of_another_kind(field: str) -> None:
+    server = {"name": "s", "type": "stdio", "command": "a"} if field != "command" else {"name": "s", "url": "http://a"}
+    with pytest.raises(UnknownField):
+        validate_mcp_servers([server | {field: "https://a.example"}])
+
+
 @pytest.mark.parametrize(
     ("servers", "field"),
     [
@@ -265,7 +281,23 @@ def test_servers_read_back_with_their_type() -> None:
         ([{"url": "https://a.example"}], "mcp_servers.0.name"),
         ([{"name": "x" * 256, "url": "https://a.example"}], "mcp_servers.0.name"),
         ([{"name": "s\x00", "url": "https://a.example"}], "mcp_servers.0.name"),
-        ([{"name": "s", "type": "stdio", "url": "https://a.example"}], "mcp_servers.0.type"),
+        ([{"name": "s", "type": "sse", "url": "https://a.example"}], "mcp_servers.0.type"),
+        ([{"name": "s", "type": "stdio"}], "mcp_servers.0.command"),
+        ([{"name": "s", "type": "stdio", "command": " "}], "mcp_servers.0.command"),
+        ([{"name": "s", "type": "stdio", "command": "a", "args": "b"}], "mcp_servers.0.args"),
+        ([{"name": "s", "type": "stdio", "command": "a", "args": ["\x00"]}], "mcp_servers.0.args.0"),
+        ([{"name": "s", "type": "stdio", "command": "a", "args": [""] * 65}], "mcp_servers.0.args"),
+        ([{"name": "s", "type": "stdio", "command": "a", "env": ["A=b"]}], "mcp_servers.0.env"),
+        ([{"name": "s", "type": "stdio", "command": "a", "env": {"A=": "b"}}], "mcp_servers.0.env"),
+        ([{"name": "s", "type": "stdio", "command": "a", "env": {"A": 1}}], "mcp_servers.0.env.A"),
+        (
+            [{"name": "s", "type": "stdio", "command": "a", "env": {f"A{n}": "" for n in range(65)}}],
+            "mcp_servers.0.env",
+        ),
+        (
+            [{"name": "s", "type": "url", "url": "https://a.example"}, {"name": "s", "type": "stdio", "command": "a"}],
+            "mcp_servers.1.name",
+        ),
         ([{"name": "s"}], "mcp_servers.0.url"),
         (["s"], "mcp_servers.0"),
         *(

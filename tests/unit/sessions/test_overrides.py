@@ -164,7 +164,6 @@ class TestLiveUpdate:
 
 
 NEEDED: dict[str, Any] = {
-    "mcp_servers": [{"type": "x"}],
     "skills": [{"type": "x"}],
     "multiagent": {"type": "multiagent_20261001", "subagents": {"type": "enabled"}},
 }
