@@ -3,7 +3,7 @@
 import orjson
 
 from kit.postgres import Tx
-from services.sessions.domain.memory_mounts import MEMORY_STORE
+from services.sessions.domain.resources import MEMORY_STORE
 
 
 class MemoryFolderReads:
