@@ -1,6 +1,6 @@
 """SkillsService: packages of instructions, for the gateway; runners download them."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 from kit.clock import Clock, rfc3339
@@ -11,28 +11,27 @@ from kit.rpc.server import current_context
 from managed_agents.sessions.v1 import skills_pb2 as pb
 from managed_agents.sessions.v1 import skills_pb2_grpc
 from managed_agents.sessions.v1.common_pb2 import PageInfo
-from services.sessions.blobs import BlobStore
+from services.sessions.blobs import Blob, BlobStore
+from services.sessions.blobs.choice import Blobs
 from services.sessions.domain.session_errors import InvalidRequest
 from services.sessions.domain.skill_errors import InvalidSkillPackage, SkillVersionNotFound
 from services.sessions.domain.skill_package import SkillPackage
 from services.sessions.handlers.definitions import can_exist, once, page_limit, position_after, read_position
+from services.sessions.operations.blob_holds import hold
 from services.sessions.operations.skill_uploads import PackageReader, pieces
-from services.sessions.store.blob_references import BlobReferences
 from services.sessions.store.skills import LATEST, Package, Skill, SkillStore, SkillVersion, skill_not_found
 
 MAX_DISPLAY_NAME_CHARACTERS = 255
 SOURCES = ("custom", "anthropic")
 
-BlobsOf = Callable[[str], Awaitable[BlobStore]]
-
 
 class SkillsHandler(skills_pb2_grpc.SkillsServiceServicer):
     """Serves skills out of this service's database, and their packages out of the workspace's store of blobs."""
 
-    def __init__(self, database: Database, clock: Clock, blobs_of: BlobsOf) -> None:
+    def __init__(self, database: Database, clock: Clock, blobs: Blobs) -> None:
         self._database = database
         self._clock = clock
-        self._blobs_of = blobs_of
+        self._blobs = blobs
         self._reader = PackageReader()
 
     async def CreateSkill(self, request_iterator: Any, context: Any) -> pb.CreateSkillResponse:
@@ -40,7 +39,8 @@ class SkillsHandler(skills_pb2_grpc.SkillsServiceServicer):
         head, package = await self._reader.read(request_iterator, pb.CreateSkillRequest())
         name = package.manifest.name
         label = _display_name(head.display_name) or name
-        kept = await self._keep(package)
+        blobs, blob = await self._keep(package)
+        kept = Package(name, package.manifest.description, blob.sha256, blob.size)
 
         async def create(tx: Tx) -> pb.CreateSkillResponse:
             store, now, skill_id = SkillStore(tx), self._clock.now(), new_id("skill")
@@ -49,7 +49,7 @@ class SkillsHandler(skills_pb2_grpc.SkillsServiceServicer):
             return pb.CreateSkillResponse(skill=_skill(await store.load(skill_id)))
 
         async with self._database.transaction(current_context().workspace_id) as tx:
-            await BlobReferences(tx).hold(kept.sha256)
+            await hold(tx, blobs, blob)
             return await once(tx, head.idempotency, pb.CreateSkillResponse, lambda: create(tx))
 
     async def GetSkill(self, request: Any, context: Any) -> pb.GetSkillResponse:
@@ -82,7 +82,8 @@ class SkillsHandler(skills_pb2_grpc.SkillsServiceServicer):
         """Takes a package as the newest version."""
         head, package = await self._reader.read(request_iterator, pb.CreateSkillVersionRequest())
         skill_id = _known(head.skill_id)
-        kept = await self._keep(package)
+        blobs, blob = await self._keep(package)
+        kept = Package(package.manifest.name, package.manifest.description, blob.sha256, blob.size)
 
         async def create(tx: Tx) -> pb.CreateSkillVersionResponse:
             store, now = SkillStore(tx), self._clock.now()
@@ -96,7 +97,7 @@ class SkillsHandler(skills_pb2_grpc.SkillsServiceServicer):
             return pb.CreateSkillVersionResponse(version=_version(await store.version(skill_id, LATEST)))
 
         async with self._database.transaction(current_context().workspace_id) as tx:
-            await BlobReferences(tx).hold(kept.sha256)
+            await hold(tx, blobs, blob)
             return await once(tx, head.idempotency, pb.CreateSkillVersionResponse, lambda: create(tx))
 
     async def GetSkillVersion(self, request: Any, context: Any) -> pb.GetSkillVersionResponse:
@@ -132,7 +133,7 @@ class SkillsHandler(skills_pb2_grpc.SkillsServiceServicer):
     async def DownloadSkillVersion(self, request: Any, context: Any) -> AsyncIterator[pb.DownloadSkillVersionResponse]:
         """Streams the package of a version."""
         version = await self._find(request.skill_id, request.version)
-        store = await self._blobs_of(current_context().workspace_id)
+        store = await self._blobs.of(current_context().workspace_id)
         answer = pb.DownloadSkillVersionResponse(version=_version(version))
         async for chunk in store.open(version.sha256):
             answer.data = chunk
@@ -145,11 +146,10 @@ class SkillsHandler(skills_pb2_grpc.SkillsServiceServicer):
         async with self._database.read(current_context().workspace_id) as tx:
             return await SkillStore(tx).version(_known(skill_id), version)
 
-    async def _keep(self, package: SkillPackage) -> Package:
+    async def _keep(self, package: SkillPackage) -> tuple[BlobStore, Blob]:
         """Puts the package where it is safe; the row follows."""
-        store = await self._blobs_of(current_context().workspace_id)
-        blob = await store.put(pieces(package.archive))
-        return Package(package.manifest.name, package.manifest.description, blob.sha256, blob.size)
+        store = await self._blobs.of(current_context().workspace_id)
+        return store, await store.put(pieces(package.archive))
 
 
 def _known(skill_id: str) -> str:

@@ -88,6 +88,8 @@ def outcome_result(call: Call, outcome: ToolOutcome) -> tuple[str, dict[str, Any
     metadata: dict[str, Any] = {"tool_use_id": call.block_id}
     if outcome.overflow is not None:
         metadata["tool_output_overflow"] = outcome.overflow
+    if outcome.server_tool_use:
+        metadata["server_tool_use"] = dict(outcome.server_tool_use)
     is_of_server = bool(call.server_name)
     fields: dict[str, Any] = {
         "mcp_tool_use_id" if is_of_server else "tool_use_id": call.event_id,
