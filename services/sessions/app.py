@@ -22,6 +22,7 @@ from managed_agents.sessions.v1.sessions_pb2_grpc import (
     add_EventsServiceServicer_to_server,
     add_SessionsServiceServicer_to_server,
 )
+from managed_agents.sessions.v1.skills_pb2_grpc import add_SkillsServiceServicer_to_server
 from managed_agents.sessions.v1.threads_pb2_grpc import add_ThreadsServiceServicer_to_server
 from managed_agents.sessions.v1.turns_pb2_grpc import add_TurnsServiceServicer_to_server
 from services.sessions.blobs.choice import Blobs, choice_reader
@@ -35,6 +36,7 @@ from services.sessions.handlers.outcomes import OutcomesHandler
 from services.sessions.handlers.resources import ResourcesHandlers
 from services.sessions.handlers.session_messages import session_message
 from services.sessions.handlers.sessions import SessionsHandlers
+from services.sessions.handlers.skills import SkillsHandler
 from services.sessions.handlers.threads import ThreadsHandlers
 from services.sessions.handlers.turns import TurnsHandlers
 from services.sessions.operations.announcer import TURN_READY, Announcer
@@ -82,6 +84,7 @@ async def build(settings: Settings | None = None) -> Service:
         add_FilesServiceServicer_to_server,
         FilesHandler(database, clock, blobs, quota_bytes=settings.storage_quota_bytes),
     )
+    server.add(add_SkillsServiceServicer_to_server, SkillsHandler(database, clock, blobs))
     server.add(add_MemoryServiceServicer_to_server, MemoryHandlers(database, clock, nats))
     server.add(add_TurnsServiceServicer_to_server, TurnsHandlers(operations, prices))
 

@@ -135,10 +135,14 @@ class SkillsHandler(skills_pb2_grpc.SkillsServiceServicer):
         version = await self._find(request.skill_id, request.version)
         store = await self._blobs.of(current_context().workspace_id)
         answer = pb.DownloadSkillVersionResponse(version=_version(version))
-        async for chunk in store.open(version.sha256):
-            answer.data = chunk
-            yield answer
-            answer = pb.DownloadSkillVersionResponse()
+        chunks = store.open(version.sha256)
+        try:
+            async for chunk in chunks:
+                answer.data = chunk
+                yield answer
+                answer = pb.DownloadSkillVersionResponse()
+        finally:
+            await chunks.aclose()  # type: ignore[attr-defined]
 
     async def _find(self, skill_id: str, version: str) -> SkillVersion:
         if not can_exist(version):

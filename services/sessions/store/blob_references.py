@@ -33,6 +33,8 @@ class BlobReferences:
             """
             -- platform-wide: workspaces share what has the same bytes
             SELECT sha256 FROM files WHERE sha256 = ANY(%(sha256)s) AND bytes_removed_at IS NULL
+            UNION
+            SELECT sha256 FROM skill_versions WHERE sha256 = ANY(%(sha256)s)
             UNION SELECT sha256 FROM skill_versions WHERE sha256 = ANY(%(sha256)s)
             """,
             {"sha256": sha256},

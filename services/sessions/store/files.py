@@ -246,7 +246,7 @@ class FileStore:
         )
 
     async def workspaces(self) -> list[str]:
-        """Every workspace that ever had a file; for the sweep."""
+        """Every workspace that ever had a file, or has a skill; for the sweep."""
         found = await self._tx.all(
             """
             -- platform-wide: sweep. One look at an index per workspace.
@@ -258,6 +258,8 @@ class FileStore:
                 FROM known WHERE known.workspace_id IS NOT NULL
             )
             SELECT workspace_id FROM known WHERE workspace_id IS NOT NULL
+            UNION
+            SELECT workspace_id FROM skills
             """,
             row=_Workspace,
         )

@@ -20,7 +20,7 @@ from services.worker.runner.loop.journal import Journal
 from services.worker.runner.loop.stopping import Stopped, StopSignal
 from services.worker.runner.mcp.turn import TurnServers
 from services.worker.runner.models.base import ToolCall, ToolDefinition
-from services.worker.tools import ToolOutcome
+from services.worker.tools import TOOL_SPECS, ToolOutcome
 
 
 class Sandbox(Protocol):
@@ -52,7 +52,7 @@ class Toolbox:
         self._fixed = [built_in[name] for name in built_in if name in self._usable]
         self._fixed += profile.custom_tools.values()
         self._fixed += of_service
-        self.uses_sandbox = bool(self._usable)
+        self.uses_sandbox = any(name in TOOL_SPECS for name in self._usable)
         self._usable |= dict.fromkeys((tool.name for tool in of_service), "always_allow")
 
     @property
