@@ -37,6 +37,7 @@ from .routes import agents, environments, memory_stores, models, outcomes, resou
 from .routes.console import PATH, console, dashboard
 from .routes.events import EventRoutes
 from .routes.keys import KeyRoutes
+from .routes.mcp import McpRoutes
 from .routes.runs import RunRoutes
 from .routes.runtime import RuntimeRoutes
 from .routes.settings import SettingsRoutes
@@ -70,6 +71,7 @@ def all_operations(settings: GatewaySettings, hub: Hub, ring: KeyRing | None = N
         *memory_stores.OPERATIONS,
         *models.OPERATIONS,
         *runtime.operations(),
+        *McpRoutes(hub.nats).operations(),
         *SettingsRoutes(hub.nats).operations(),
         *KeyRoutes(hub.nats, ring, configured).operations(),
     )
