@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -151,8 +152,9 @@ def arguments(
     own_etc: Path,
     toolchains: Toolchains,
     own_network: bool,
+    binds: Sequence[tuple[str, str]] = (),
 ) -> list[str]:
-    """The command line up to the program. `own_network`: the launcher already made one."""
+    """The command line up to the program. `own_network`: the launcher already made one; `binds` are read-only."""
     line = [binary, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if not own_network:
         line.append("--unshare-net")
@@ -174,5 +176,7 @@ def arguments(
         line += ["--bind", folders.host(inside), inside]
     for inside in folders.bound(writable=False):
         line += ["--ro-bind", folders.host(inside), inside]
+    for host, inside in binds:
+        line += ["--ro-bind", host, inside]
     line += ["--symlink", TEMPORARY, "/var/tmp", "--remount-ro", "/", "--chdir", WORKSPACE, "--"]
     return line

@@ -66,9 +66,18 @@ class Isolation:
         return path if self.own_view else folders.host(path)
 
     def command(
-        self, folders: SessionFolders, limits: SandboxLimits, *, own_network: bool, program: Sequence[str] = ()
+        self,
+        folders: SessionFolders,
+        limits: SandboxLimits,
+        *,
+        own_network: bool,
+        program: Sequence[str] = (),
+        binds: Sequence[tuple[str, str]] = (),
     ) -> list[str]:
-        """The command line of a shell, or of one that becomes the program that its arguments name."""
+        """The command line of a shell, or of one that becomes the program that its arguments name.
+
+        `binds` are folders of the host that it sees too, read-only, where it has its own view.
+        """
         shell = [self.bash, *(program or SHELL_ARGV[1:])]
         if not self.own_view:
             return shell
@@ -79,6 +88,7 @@ class Isolation:
             own_etc=self.own_etc,
             toolchains=self.toolchains,
             own_network=own_network,
+            binds=binds,
         )
         return line + shell
 

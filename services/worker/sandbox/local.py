@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from kit.addresses import NO_PRIVATE_HOSTS, PrivateHosts
 from services.worker.sandbox.cgroups import ControlGroups, SessionGroup
 from services.worker.sandbox.egress import NetworkPolicy
 from services.worker.sandbox.folders import TOOL_OUTPUTS, WORKSPACE, DiskMeter, FolderStore
@@ -27,6 +28,8 @@ from services.worker.sandbox.limits import SandboxLimits
 from services.worker.sandbox.programs import SandboxProgram, start_program
 from services.worker.sandbox.provider import SandboxDescription
 from services.worker.sandbox.proxy import Connect, EgressProxy, Resolve, resolve_host
+from services.worker.sandbox.secrets import SandboxSecrets, SecretsOf, no_secrets
+from services.worker.sandbox.variables import ShellVariables, forget_trust, shell_variables
 from services.worker.tools import (
     FileView,
     PersistentShell,
@@ -62,14 +65,18 @@ class LocalProvider:
         package_hosts: Sequence[str] = (),
         resolve: Resolve = resolve_host,
         connect: Connect = asyncio.open_connection,
+        private_hosts: PrivateHosts = NO_PRIVATE_HOSTS,
+        secrets_of: SecretsOf = no_secrets,
     ) -> None:
         self.limits = limits
+        self.secrets_of = secrets_of
         self.store = FolderStore(root)
         self.launcher = Launcher()
         self.package_hosts = tuple(package_hosts)
         self._kind = kind
         self._resolve = resolve
         self._connect = connect
+        self._private_hosts = private_hosts
 
     @cached_property
     def groups(self) -> ControlGroups:
@@ -100,9 +107,15 @@ class LocalProvider:
         """The session's folder on this host, made if need be."""
         return self.store.open(session_id, roots).path
 
-    def proxy(self, policy: NetworkPolicy) -> EgressProxy:
-        """Make a proxy for one shell."""
-        return EgressProxy(policy, resolve=self._resolve, connect=self._connect)
+    def proxy(self, policy: NetworkPolicy, secrets: SandboxSecrets | None = None) -> EgressProxy:
+        """Make a proxy for one shell; with `secrets` it looks into requests."""
+        return EgressProxy(
+            policy,
+            resolve=self._resolve,
+            connect=self._connect,
+            private_hosts=self._private_hosts,
+            secrets=secrets,
+        )
 
     async def remove(self, session_id: str) -> None:
         """Delete the session's folders."""
@@ -121,6 +134,8 @@ class LocalSandbox:
     ) -> None:
         self._provider = provider
         self._policy = policy
+        self._secrets = provider.secrets_of(session_id)
+        self._variables: ShellVariables | None = None
         self._folders = provider.store.open(session_id, roots)
         self._files = FileView(self._folders.path, cwd=WORKSPACE, roots=self._folders.roots)
         self._spills = os.open(self._folders.host(TOOL_OUTPUTS), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -142,6 +157,7 @@ class LocalSandbox:
             new_spill=self._new_spill,
             watch=self._watch_disk,
             refuse_writes=self._refuse_writes,
+            scrub=self._secrets.scrubber if self._secrets is not None else None,
         )
 
     async def run_tool(self, name: str, value: object) -> ToolOutcome:
@@ -195,6 +211,7 @@ class LocalSandbox:
         await asyncio.gather(*(program.close(0) for program in list(self._programs)))
         await self._shell.close()
         await self._stop_proxy()
+        forget_trust(self._variables)
         if self._group is not None:
             self._provider.groups.remove(self._group)
             self._group = None
@@ -212,12 +229,13 @@ class LocalSandbox:
         if self._group is None:
             self._group = provider.groups.create(provider.limits)
         tag = "" if isolation.own_view else f"SANDBOX_ID={os.urandom(16).hex()}"
-        environment = isolation.environment(self._folders, proxied=proxied)
+        variables = await self._shell_variables(isolation, proxied=proxied)
+        environment = {**variables.environment, **isolation.environment(self._folders, proxied=proxied)}
         if tag:
             environment["SANDBOX_ID"] = tag.partition("=")[2]
         shell = await provider.launcher.spawn(
             LaunchRequest(
-                argv=isolation.command(self._folders, provider.limits, own_network=proxied),
+                argv=isolation.command(self._folders, provider.limits, own_network=proxied, binds=variables.binds),
                 env=environment,
                 cwd="/" if isolation.own_view else self._folders.host(WORKSPACE),
                 cgroups=self._group.joins,
@@ -228,7 +246,7 @@ class LocalSandbox:
         )
         self._process, self._tag = shell, tag
         if shell.listener is not None:
-            self._proxy = provider.proxy(self._policy)
+            self._proxy = provider.proxy(self._policy, self._secrets)
             await self._proxy.serve(shell.listener)
         if cwd == WORKSPACE:
             cwd = isolation.inside(self._folders, WORKSPACE)
@@ -239,6 +257,14 @@ class LocalSandbox:
     def _start_guard(self) -> None:
         if self._guard is None:
             self._guard = asyncio.create_task(self._guard_disk(), name=f"disk of {self._folders.session_id}")
+
+    async def _shell_variables(self, isolation: Isolation, *, proxied: bool) -> ShellVariables:
+        """What the next shell is told of the session's credentials; that of the former one is gone."""
+        if self._secrets is None:
+            return ShellVariables()
+        forget_trust(self._variables)
+        self._variables = await shell_variables(self._secrets, isolation, self._policy, self._folders, proxied=proxied)
+        return self._variables
 
     async def _guard_disk(self) -> None:
         """End what fills the disk in the background, while no tool is there to watch it."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kit.addresses import NO_PRIVATE_HOSTS, PrivateHosts
 from services.worker.sandbox.limits import SandboxLimits
 from services.worker.sandbox.local import LocalProvider
 from services.worker.sandbox.programs import SandboxProgram
@@ -23,6 +24,7 @@ from services.worker.sandbox.provider import (
     SandboxProvider,
     SandboxProviderNotRegistered,
 )
+from services.worker.sandbox.secrets import SecretsOf, no_secrets
 from services.worker.tools import ShellUnavailable, ToolOutcome, VisibleRoot
 
 log = logging.getLogger(__name__)
@@ -43,7 +45,8 @@ class _Warm:
 class SandboxManager:
     """Hands out sandboxes. Use it inside a running event loop; `aclose` it.
 
-    `package_hosts` are the hosts that an environment's leave for package managers stands for.
+    `package_hosts` are the hosts that an environment's leave for package managers stands for; `private_hosts` are
+    those of the operator's own network that an environment may name; `secrets_of` tells a session's secrets.
     """
 
     def __init__(
@@ -55,10 +58,19 @@ class SandboxManager:
         idle_seconds: float = 300.0,
         max_warm: int = 64,
         package_hosts: Sequence[str] = (),
+        private_hosts: PrivateHosts = NO_PRIVATE_HOSTS,
+        secrets_of: SecretsOf = no_secrets,
         providers: Mapping[str, SandboxProvider] | None = None,
     ) -> None:
         if providers is None:
-            local = LocalProvider(root, limits=limits or SandboxLimits(), kind=kind, package_hosts=package_hosts)
+            local = LocalProvider(
+                root,
+                limits=limits or SandboxLimits(),
+                kind=kind,
+                package_hosts=package_hosts,
+                private_hosts=private_hosts,
+                secrets_of=secrets_of,
+            )
             providers = {"local": local}
         self._providers = dict(providers)
         self._idle_seconds = idle_seconds

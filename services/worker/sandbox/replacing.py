@@ -28,15 +28,16 @@ class Replacer:
 
     def replace(self, data: bytes) -> bytes:
         """All of `data` with every word replaced."""
-        if self._pattern is None or not self._has_any(data):
+        if self._pattern is None or not self.has_any(data):
             return data
         return self._pattern.sub(lambda found: self.words[found[0]], data)
 
-    def stream(self, on_found: Callable[[bytes], None] | None = None) -> "ReplacingStream":
-        """A stream of its own; `on_found` hears of each word when it is replaced."""
-        return ReplacingStream(self, on_found)
+    def stream(self, put: Callable[[bytes], bytes] | None = None) -> "ReplacingStream":
+        """A stream of its own; `put` says what takes the place of a word, where that is not known from the start."""
+        return ReplacingStream(self, put)
 
-    def _has_any(self, data: bytes) -> bool:
+    def has_any(self, data: bytes) -> bool:
+        """Whether a word stands in it."""
         # Looking for one word after the other is many times faster than the alternation, and mostly finds nothing.
         return any(word in data for word in self.words)
 
@@ -54,10 +55,14 @@ class Replacer:
 class ReplacingStream:
     """One stream. `feed` returns what is certain by then, `finish` the rest."""
 
-    def __init__(self, replacer: Replacer, on_found: Callable[[bytes], None] | None = None) -> None:
+    def __init__(self, replacer: Replacer, put: Callable[[bytes], bytes] | None = None) -> None:
         self._replacer = replacer
-        self._on_found = on_found
+        self._put = put or replacer.words.__getitem__
         self._held = b""
+
+    def finds_with(self, data: bytes) -> bool:
+        """Whether a word would be whole once these bytes are fed."""
+        return self._replacer.has_any(self._held + data)
 
     def feed(self, data: bytes) -> bytes:
         """Take the next bytes."""
@@ -67,7 +72,7 @@ class ReplacingStream:
         data = self._held + data
         done: list[bytes] = []
         place = 0
-        has_any = replacer._has_any(data)
+        has_any = replacer.has_any(data)
         while True:
             open_from = replacer.open_from(data, place)
             found = replacer._pattern.search(data, place) if has_any else None
@@ -84,8 +89,3 @@ class ReplacingStream:
         held, self._held = self._held, b""
         pattern = self._replacer._pattern
         return pattern.sub(lambda found: self._put(found[0]), held) if pattern is not None else held
-
-    def _put(self, word: bytes) -> bytes:
-        if self._on_found is not None:
-            self._on_found(word)
-        return self._replacer.words[word]
