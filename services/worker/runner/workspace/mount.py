@@ -50,6 +50,11 @@ class Mount:
         or its folder was made anew. Idempotent: it may have run before, here or on another runner.
         """
 
+    async def follow(self, ground: Ground) -> None:
+        """Before each model request and each run of tools: take in what changed elsewhere. Costs nothing where nothing
+        did, so it asks nobody unless the turn has just begun or something was heard.
+        """
+
     async def after_tool(self, ground: Ground, call: Call, outcome: ToolOutcome) -> Sequence[str]:
         """A tool ran that may have changed files (bash, write, edit). What is returned is added to its result."""
         return ()

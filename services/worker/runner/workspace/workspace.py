@@ -102,6 +102,7 @@ class Workspace:
     def _choose(self) -> None:
         mounts = [mount for mount in self._shared.mounts if mount.applies(self._grant)]
         self._preparing = [mount for mount in mounts if type(mount).prepare is not Mount.prepare]
+        self._following = [mount for mount in mounts if type(mount).follow is not Mount.follow]
         self._watching = [mount for mount in mounts if type(mount).after_tool is not Mount.after_tool]
         self._finishing = [mount for mount in mounts if type(mount).before_idle is not Mount.before_idle]
         self.roots = tuple(root for mount in mounts for root in mount.roots(self._grant))
@@ -119,8 +120,14 @@ class Workspace:
         """
         if self._noticed > self._revision and self._shared.read is not None:
             await self._guarded("attachments", self._read_again)
-        if not self._preparing or self._tried_revision == self._revision:
-            return
+        if self._preparing and self._tried_revision != self._revision:
+            await self._prepare()
+        if self._following:
+            ground = self._ground(self._shared.known(self._session_id))
+            for mount in self._following:
+                await self._guarded(mount.name, partial(mount.follow, ground), ground)
+
+    async def _prepare(self) -> None:
         self._tried_revision = self._revision
         known = self._shared.known(self._session_id)
         async with known.lock:
