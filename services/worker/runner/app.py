@@ -36,7 +36,7 @@ from services.worker.runner.models.base import ToolDefinition
 from services.worker.runner.web import Fetcher, Searcher, WebTools
 from services.worker.runner.web.pages import PageReader
 from services.worker.runner.workspace import Workspaces
-from services.worker.runner.workspace.registry import mounts_of
+from services.worker.runner.workspace.registry import attachment_reader, mounts_of
 from services.worker.sandbox import SandboxManager
 from services.worker.tools import TOOL_SPECS
 
@@ -76,7 +76,7 @@ class Runner:
         )
         self._deletions = Deletions(root, self.sandboxes.remove, self._close_session)
         self.access = ModelAccessCache(self._fetch_access, create_provider)
-        self.workspaces = Workspaces(self.sandboxes, mounts_of(self._channels))
+        self.workspaces = Workspaces(self.sandboxes, mounts_of(self._channels), attachment_reader(self._channels))
         self._pages = PageReader()
         searcher = Searcher(settings.web_search_url) if settings.web_search_url else None
         self._web = WebTools(fetcher or Fetcher(self._pages), searcher)
@@ -152,6 +152,7 @@ class Runner:
     async def _close_session(self, session_id: str) -> None:
         await self.servers.close(session_id)
         await self.sandboxes.close(session_id)
+        self.workspaces.forget(session_id)
 
     async def _close_channels(self) -> None:
         for channel in self._channels:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from kit.ids import new_id
@@ -112,6 +113,10 @@ class PlayedSandboxes:
     def session(self, session_id: str, environment: Any, thread_id: str = "", roots: Any = ()) -> "PlayedSandboxes":
         """All sessions share one."""
         return self
+
+    def folder(self, session_id: str, environment: Any, roots: Any = ()) -> Path:
+        """One that is nobody's: nothing is in it."""
+        return Path("/var/empty/none")
 
     async def run_tool(self, name: str, value: Any) -> ToolOutcome:
         """Note the call, and do what the test says."""

@@ -1,11 +1,28 @@
 """Which mounts this build has, in the order in which they are prepared."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from kit.rpc.client import Channel
+from managed_agents.sessions.v1.files_pb2_grpc import FilesServiceStub
+from managed_agents.sessions.v1.resources_pb2 import ReadAttachmentsRequest
+from managed_agents.sessions.v1.resources_pb2_grpc import ResourcesServiceStub
+from services.worker.runner.workspace.files import FileMount
 from services.worker.runner.workspace.mount import Mount
+from services.worker.runner.workspace.outputs import OutputsMount
 
 
 def mounts_of(channels: Sequence[Channel]) -> list[Mount]:
     """All mounts, over the runner's channels to the sessions service and to vault."""
-    return []
+    files = channels[0].stub(FilesServiceStub)
+    return [FileMount(files), OutputsMount(files)]
+
+
+def attachment_reader(channels: Sequence[Channel]) -> Callable[[str], Awaitable[tuple[bytes, int]]]:
+    """Asks the sessions service what is attached to a session now."""
+    resources = channels[0].stub(ResourcesServiceStub)
+
+    async def read(session_id: str) -> tuple[bytes, int]:
+        answer = await resources.ReadAttachments(ReadAttachmentsRequest(session_id=session_id), retry=True)
+        return answer.resources_json, answer.session_revision
+
+    return read

@@ -132,6 +132,8 @@ class Workspace:
         known = self._shared.known(self._session_id)
         async with known.lock:
             ground = self._ground(known)
+            if ground is None:
+                return
             turn_id, identity = self._grant.session.id, _identity(ground.folder)
             if known.identity != identity:
                 known.revisions.clear()
@@ -151,7 +153,7 @@ class Workspace:
         notes: list[str] = []
         if self._watching:
             ground = self._ground(self._shared.known(self._session_id))
-            for mount in self._watching:
+            for mount in self._watching if ground is not None else ():
                 notes += await self._guarded(mount.name, partial(mount.after_tool, ground, call, outcome), ground) or ()
         return notes
 
@@ -166,6 +168,8 @@ class Workspace:
         # Who was told to stop, or is told so meanwhile, has no time for more than the most.
         seconds, self._seconds = (_HURRIED_SECONDS if self._stop.kind else self._seconds), _HURRIED_SECONDS
         ground = self._ground(self._shared.known(self._session_id))
+        if ground is None:
+            return
         try:
             async with asyncio.timeout(seconds):
                 for mount in self._finishing:
@@ -178,10 +182,15 @@ class Workspace:
     def _session_id(self) -> str:
         return self._grant.root_session_id or self._grant.session.id
 
-    def _ground(self, known: _Known) -> Ground:
+    def _ground(self, known: _Known) -> Ground | None:
+        """None where the session's sandbox has no folder here: its tools then say why."""
         if self._folder is None:
             environment = orjson.loads(self._grant.environment_json or b"{}")
-            self._folder = self._shared.folders.folder(self._session_id, environment, self.roots)
+            try:
+                self._folder = self._shared.folders.folder(self._session_id, environment, self.roots)
+            except Exception:
+                log.exception("a session's folder cannot be opened", session_id=self._session_id)
+                return None
         return Ground(self._grant, self._folder, self._write, known.memory)
 
     async def _read_again(self) -> None:
