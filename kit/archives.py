@@ -28,6 +28,11 @@ MAX_SEGMENTS = 24
 _DRIVE = re.compile(r"[A-Za-z]:")
 _UNIX_HOSTS = (3, 19)
 _ENCRYPTED = 0x1
+# What the reader of archives raises where one is damaged: it believes offsets and sizes before it looks.
+_DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError),
+    *(ValueError, IndexError, KeyError, OverflowError),
+)
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # Where the directory of an archive is found: at its very end, before a comment of at most 64 KiB.
 _END = b"PK\x05\x06"
@@ -76,7 +81,9 @@ def read_zip(data: bytes, limits: Limits) -> list[PackedFile]:
             files = [(name, entry) for name, entry in entries if not _is_folder(entry)]
             check_names(name for name, _ in files)
             return _unpack(archive, files, limits)
-    except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, NotImplementedError, UnicodeError) as broken:
+    except ArchiveRefused:
+        raise
+    except _DAMAGE as broken:
         raise ArchiveRefused(f"The archive is damaged: {_reason(broken)}.") from None
 
 
@@ -207,6 +214,6 @@ def _unpack(
     return files
 
 
-def _reason(broken: BaseException) -> str:
+def _reason(broken: Exception) -> str:
     text = str(broken).rstrip(".") or type(broken).__name__
     return text[:200]
