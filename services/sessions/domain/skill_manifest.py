@@ -5,9 +5,7 @@ looked at, as text: no value is built from a tag, and anchors, which make a bomb
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import yaml
 
@@ -16,6 +14,7 @@ from services.sessions.domain.skill_errors import InvalidSkillPackage
 MANIFEST = "SKILL.md"
 MAX_MANIFEST_BYTES = 1024 * 1024
 MAX_FRONT_MATTER_CHARACTERS = 16 * 1024
+MAX_DEPTH = 16
 MAX_NAME_CHARACTERS = 64
 MAX_DESCRIPTION_CHARACTERS = 1024
 
@@ -76,8 +75,7 @@ def _front_matter(text: str) -> str:
 def _scalars(front: str) -> dict[str, str]:
     """The text values of the mapping, by key."""
     try:
-        if any(isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) for event in _events(front)):
-            raise _refused("uses anchors in its front matter, which are not taken")
+        _check_events(front)
         node = yaml.compose(front, Loader=yaml.SafeLoader)
     except yaml.YAMLError as broken:
         raise _refused(f"has a front matter that is no YAML{_place(broken)}") from None
@@ -100,8 +98,18 @@ def _scalars(front: str) -> dict[str, str]:
     return fields
 
 
-def _events(front: str) -> Iterator[Any]:
-    return yaml.parse(front, Loader=yaml.SafeLoader)
+def _check_events(front: str) -> None:
+    """Looks at the stream before a tree is made of it. Time grows with the square of the depth, so that is bounded."""
+    depth = 0
+    for event in yaml.parse(front, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise _refused("uses anchors in its front matter, which are not taken")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise _refused(f"has a front matter that is nested deeper than {MAX_DEPTH} levels")
 
 
 def _place(broken: yaml.YAMLError) -> str:

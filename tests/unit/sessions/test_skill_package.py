@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import time
 import zipfile
 from typing import Any
 
@@ -172,6 +174,19 @@ def test_front_matter_that_breaks_a_rule_is_refused(front: str) -> None:
 def test_a_manifest_without_front_matter_is_refused(text: Any) -> None:
     with pytest.raises(InvalidSkillPackage):
         _manifest(text)
+
+
+@pytest.mark.parametrize(
+    "unit", ["[", "{", "- ", "? ", "a: ", "- - ", "[[],", "'", "|", "x: {y: [", "\n", "# ", "!", "&a "]
+)
+def test_no_front_matter_takes_long_to_refuse(unit: str) -> None:
+    began = time.process_time()
+    with contextlib.suppress(InvalidSkillPackage):
+        _manifest(f"---\nx: {unit * (16_000 // len(unit))}\nname: a\ndescription: x\n---\n")
+    lines = "".join(f"{' ' * (depth % 200)}{unit}\n" for depth in range(1000))
+    with contextlib.suppress(InvalidSkillPackage):
+        _manifest(f"---\n{lines[:16_000]}\n---\n")
+    assert time.process_time() - began < 2
 
 
 def test_a_huge_manifest_is_refused() -> None:
