@@ -33,7 +33,7 @@ from .operation.dispatch import build_routes, no_route
 from .operation.docs import page as reference_page
 from .operation.openapi import document
 from .operation.shell import Shell
-from .routes import agents, environments, memory_stores, models, outcomes, resources, sessions
+from .routes import agents, environments, files, memory_stores, models, outcomes, resources, sessions
 from .routes.console import PATH, console, dashboard
 from .routes.events import EventRoutes
 from .routes.keys import KeyRoutes
@@ -67,6 +67,7 @@ def all_operations(settings: GatewaySettings, hub: Hub, ring: KeyRing | None = N
         *EventRoutes(hub).operations(),
         *RunRoutes(hub).operations(),
         *ThreadRoutes(hub).operations(),
+        *files.OPERATIONS,
         *outcomes.OPERATIONS,
         *memory_stores.OPERATIONS,
         *models.OPERATIONS,

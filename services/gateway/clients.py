@@ -15,6 +15,7 @@ from kit.rpc.client import Channel
 from kit.rpc.context import CallContext
 from managed_agents.sessions.v1.agents_pb2_grpc import AgentsServiceStub
 from managed_agents.sessions.v1.environments_pb2_grpc import EnvironmentsServiceStub
+from managed_agents.sessions.v1.files_pb2_grpc import FilesServiceStub
 from managed_agents.sessions.v1.memory_pb2_grpc import MemoryServiceStub
 from managed_agents.sessions.v1.outcomes_pb2_grpc import OutcomesServiceStub
 from managed_agents.sessions.v1.resources_pb2_grpc import ResourcesServiceStub
@@ -41,6 +42,7 @@ class Clients:
     events: Any
     memory: Any
     outcomes: Any
+    files: Any
     resources: Any
     threads: Any
     settings: Any
@@ -76,6 +78,7 @@ def connect(addresses: Mapping[str, str], *, token: str | None, call_seconds: fl
         events=sessions.stub(EventsServiceStub),
         memory=sessions.stub(MemoryServiceStub),
         outcomes=sessions.stub(OutcomesServiceStub),
+        files=sessions.stub(FilesServiceStub),
         resources=sessions.stub(ResourcesServiceStub),
         threads=sessions.stub(ThreadsServiceStub),
         settings=vault.stub(SettingsServiceStub),

@@ -71,6 +71,8 @@ SHAPES: dict[type[DomainError], ErrorShape] = {
 SHAPES_BY_REASON: dict[str, ErrorShape] = {
     "METHOD_NOT_ALLOWED": ErrorShape(405, "invalid_request_error", "invalid_request_error"),
     "REQUEST_TOO_LARGE": ErrorShape(413, "request_too_large", "request_too_large"),
+    "FILE_TOO_LARGE": ErrorShape(413, "request_too_large", "request_too_large"),
+    "FILE_RANGE_NOT_SATISFIABLE": ErrorShape(416, "invalid_request_error", "invalid_request_error"),
     "UNSUPPORTED_MEDIA_TYPE": ErrorShape(415, "invalid_request_error", "invalid_request_error"),
     "MEMORY_PATH_CONFLICT": ErrorShape(409, "conflict", "memory_path_conflict_error"),
     "PRECONDITION_FAILED": ErrorShape(409, "conflict", "memory_precondition_failed_error"),
@@ -116,6 +118,12 @@ class RequestTooLarge(InvalidArgument):
     """The body is larger than the route takes."""
 
     reason = "REQUEST_TOO_LARGE"
+
+
+class InvalidFile(InvalidArgument):
+    """The content of an upload is not what it is declared to be."""
+
+    reason = "INVALID_FILE"
 
 
 class UnsupportedMediaType(InvalidArgument):
@@ -248,6 +256,8 @@ def _headers(shape: ErrorShape, error: DomainError) -> tuple[tuple[str, str], ..
         case 413:
             # The rest of the body is still on its way; nobody is going to read it.
             return (("connection", "close"),)
+        case 416:
+            return (("content-range", f"bytes */{error.metadata.get('size', '*')}"),)
         case 429 | 503:
             wait = ("retry-after", str(max(1, math.ceil(error.retry_after_seconds or 1))))
             limit = error.metadata.get("limit", "")

@@ -34,6 +34,12 @@ class Operation:
     other_statuses: tuple[int, ...] = ()
     idempotent_write: bool = False
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    # A body that the handler reads itself, while it arrives: as JSON, and where `form` (a JSON Schema) says so, as
+    # multipart/form-data too.
+    upload: type[BaseModel] | None = None
+    form: dict[str, Any] | None = None
+    # A route that answers with bytes of any media type.
+    content: bool = False
     stream: bool = False
     # A route that also streams when asked to, beside its JSON answer.
     may_stream: bool = False

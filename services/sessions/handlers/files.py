@@ -146,7 +146,7 @@ class FilesHandler(files_pb2_grpc.FilesServiceServicer):
         if self._quota_bytes is not None and await store.kept_bytes() + more > self._quota_bytes:
             raise StorageQuotaExceeded(
                 f"The workspace may keep {self._quota_bytes} bytes of files; this would be more. Delete some first.",
-                limit=self._quota_bytes,
+                quota_bytes=self._quota_bytes,
             )
 
     async def _save(self, tx: Tx, store: BlobStore, blob: Blob, upload: Upload) -> pb.UploadFileResponse:
