@@ -97,6 +97,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         attempt.status, attempt.failure, attempt.reached = 0, "", False
         try:
             response = await self._send(request, attempt)
+        except NotAllowed as refused:
+            attempt.failure = str(refused)
         except DomainError as refused:
             attempt.failure = refused.message
         except httpx2.TransportError as failed:
@@ -166,7 +168,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         self.listening = False
 
 
-class NotAllowed(DomainError):
+class NotAllowed(Exception):
     """The environment does not let the session reach the host."""
 
 
