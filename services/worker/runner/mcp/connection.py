@@ -36,7 +36,8 @@ for _name in ("mcp", "client", "httpx2", "httpcore2"):
 
 MOST_TOOLS = 512
 _MOST_PAGES = 64
-_CLOSE_SECONDS = 5.0
+_CLOSE_SECONDS = 6.0
+_SLACK_SECONDS = 0.25
 _CLIENT = types.Implementation(name="managed-agents", version="1")
 
 
@@ -90,14 +91,13 @@ class Connection:
         self._calls = 0
 
     async def open(self) -> None:
-        """Connect, shake hands and list the tools, all within the limit. Raises ServerFailed."""
+        """Connect, shake hands and list the tools, all within the limit. Raises ServerFailed; `close` it even then."""
         self._task = asyncio.create_task(self._live(), name="mcp connection")
-        try:
-            await asyncio.shield(self._ready)
-        except BaseException:
-            self._closing = True
-            self._wake.set()
-            raise
+        # What was begun may take longer to undo than anybody should wait for.
+        done, _ = await asyncio.wait({self._ready}, timeout=self._connect_seconds + _SLACK_SECONDS)
+        if not done:
+            raise ServerFailed(f"The server did not answer within {self._connect_seconds:g} seconds.")
+        self._ready.result()
 
     async def close(self) -> None:
         """End it, and wait until it has ended, for a while."""

@@ -178,7 +178,7 @@ class SessionServers:
             raise self._failed(link, ServerFailed("The platform failed to connect.")) from failed
         if link.opening is not me or self._over.is_set():
             # It was given up meanwhile.
-            await connection.close()
+            self._end_soon(connection)
             raise ServerFailed("The connection was given up.")
         link.opening = None
         link.connection, link.failure = connection, None
@@ -195,8 +195,8 @@ class SessionServers:
         )
         try:
             await connection.open()
-        except asyncio.CancelledError:
-            await connection.close()
+        except BaseException:
+            self._end_soon(connection)
             raise
         return connection
 
@@ -240,9 +240,12 @@ class SessionServers:
         if opening is not None:
             opening.cancel()
         if connection is not None:
-            task = asyncio.create_task(self._end(connection), name=f"close {link.server.name}")
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._end_soon(connection)
+
+    def _end_soon(self, connection: "Connection") -> None:
+        task = asyncio.create_task(self._end(connection), name="close a connection")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def _end(self, connection: "Connection") -> None:
         # Calls that are under way may end; the session being over ends them too.
