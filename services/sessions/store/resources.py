@@ -73,10 +73,10 @@ class ResourceStore:
             )
             INSERT INTO files (
                 workspace_id, id, purpose, name, media_type, size_bytes, sha256, downloadable, session_id, path,
-                preview, preview_truncated, metadata, created_at, updated_at
+                preview, preview_truncated, created_at, updated_at
             )
             SELECT h.workspace_id, w.file_id, 'mount', h.name, h.media_type, h.size_bytes, h.sha256, h.downloadable,
-                   %(session_id)s, w.path, h.preview, h.preview_truncated, h.metadata, %(now)s, %(now)s
+                   %(session_id)s, w.path, h.preview, h.preview_truncated, %(now)s, %(now)s
             FROM wanted w JOIN held h ON h.id = w.source_id
             RETURNING id
             """,
@@ -94,7 +94,7 @@ class ResourceStore:
         """Takes a detached copy out of listings and reads."""
         await self._tx.execute(
             """
-            UPDATE files SET archived_at = %(now)s
+            UPDATE files SET archived_at = %(now)s, bytes_removed_at = coalesce(bytes_removed_at, %(now)s)
             WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND session_id = %(session_id)s
               AND purpose = 'mount' AND archived_at IS NULL
             """,

@@ -124,7 +124,7 @@ class Workspace:
             await self._prepare()
         if self._following:
             ground = self._ground(self._shared.known(self._session_id))
-            for mount in self._following:
+            for mount in self._following if ground is not None else ():
                 await self._guarded(mount.name, partial(mount.follow, ground), ground)
 
     async def _prepare(self) -> None:
