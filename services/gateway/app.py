@@ -33,7 +33,7 @@ from .operation.dispatch import build_routes, no_route
 from .operation.docs import page as reference_page
 from .operation.openapi import document
 from .operation.shell import Shell
-from .routes import agents, environments, files, memory_stores, models, outcomes, resources, sessions
+from .routes import agents, environments, files, memory_stores, models, outcomes, resources, sessions, skills
 from .routes.console import PATH, console, dashboard
 from .routes.events import EventRoutes
 from .routes.keys import KeyRoutes
@@ -68,6 +68,7 @@ def all_operations(settings: GatewaySettings, hub: Hub, ring: KeyRing | None = N
         *RunRoutes(hub).operations(),
         *ThreadRoutes(hub).operations(),
         *files.OPERATIONS,
+        *skills.OPERATIONS,
         *outcomes.OPERATIONS,
         *memory_stores.OPERATIONS,
         *models.OPERATIONS,

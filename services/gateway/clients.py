@@ -20,6 +20,7 @@ from managed_agents.sessions.v1.memory_pb2_grpc import MemoryServiceStub
 from managed_agents.sessions.v1.outcomes_pb2_grpc import OutcomesServiceStub
 from managed_agents.sessions.v1.resources_pb2_grpc import ResourcesServiceStub
 from managed_agents.sessions.v1.sessions_pb2_grpc import EventsServiceStub, SessionsServiceStub
+from managed_agents.sessions.v1.skills_pb2_grpc import SkillsServiceStub
 from managed_agents.sessions.v1.threads_pb2_grpc import ThreadsServiceStub
 from managed_agents.vault.v1.keys_pb2_grpc import KeysServiceStub
 from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceStub
@@ -43,6 +44,7 @@ class Clients:
     memory: Any
     outcomes: Any
     files: Any
+    skills: Any
     resources: Any
     threads: Any
     settings: Any
@@ -79,6 +81,7 @@ def connect(addresses: Mapping[str, str], *, token: str | None, call_seconds: fl
         memory=sessions.stub(MemoryServiceStub),
         outcomes=sessions.stub(OutcomesServiceStub),
         files=sessions.stub(FilesServiceStub),
+        skills=sessions.stub(SkillsServiceStub),
         resources=sessions.stub(ResourcesServiceStub),
         threads=sessions.stub(ThreadsServiceStub),
         settings=vault.stub(SettingsServiceStub),

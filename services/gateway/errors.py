@@ -126,6 +126,12 @@ class InvalidFile(InvalidArgument):
     reason = "INVALID_FILE"
 
 
+class InvalidSkillPackage(InvalidArgument):
+    """The upload of a skill breaks a rule that only its form shows."""
+
+    reason = "INVALID_SKILL_PACKAGE"
+
+
 class UnsupportedMediaType(InvalidArgument):
     """The body is not declared as JSON."""
 

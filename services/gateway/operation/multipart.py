@@ -36,6 +36,8 @@ class Part:
     name: str
     filename: str | None
     media_type: str
+    # The whole header: the reader of it takes folders of one system out of `filename`.
+    disposition: str = ""
 
 
 def is_multipart(call: Call) -> bool:
@@ -153,6 +155,7 @@ class _Parts:
                 name=_text(options[b"name"]),
                 filename=None if filename is None else _text(filename),
                 media_type=_text(self._head.get(b"content-type", b"")),
+                disposition=_text(self._head[b"content-disposition"]),
             )
         )
 
