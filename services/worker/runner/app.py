@@ -33,6 +33,7 @@ from services.worker.runner.mcp.session import Limits
 from services.worker.runner.models import registry
 from services.worker.runner.models.access import Create, ModelAccessCache
 from services.worker.runner.models.base import ToolDefinition
+from services.worker.runner.secrets import SecretsRegistry
 from services.worker.runner.web import Fetcher, Searcher, WebTools
 from services.worker.runner.web.pages import PageReader
 from services.worker.runner.workspace import Workspaces
@@ -66,12 +67,18 @@ class Runner:
         self._vault = self._channels[1].stub(SettingsServiceStub)
         self._cache = ConversationCache(settings.runner_context_cache_bytes)
         root = settings.data_dir / "sandboxes"
-        self.sandboxes = sandboxes or SandboxManager(root, kind=settings.sandbox_kind)
+        self.secrets = SecretsRegistry(
+            self._channels[1].stub(InjectionServiceStub), runner_id=self.runner_id, shared_secret=token
+        )
+        private = PrivateHosts.parse(settings.allowed_private_hosts)
+        self.sandboxes = sandboxes or SandboxManager(
+            root, kind=settings.sandbox_kind, private_hosts=private, secrets_of=self.secrets.of
+        )
         self.servers = McpServers(
             self._channels[1].stub(InjectionServiceStub),
             runner_id=self.runner_id,
             limits=Limits(settings.mcp_connect_seconds, settings.mcp_call_seconds),
-            private=PrivateHosts.parse(settings.allowed_private_hosts),
+            private=private,
             bus=lambda: self._nats,
         )
         self._deletions = Deletions(root, self.sandboxes.remove, self._close_session)
@@ -94,6 +101,7 @@ class Runner:
                 sandboxes=self.sandboxes,
                 workspaces=self.workspaces,
                 servers=self.servers,
+                secrets=self.secrets,
                 built_in={
                     name: ToolDefinition(name, spec.description, spec.input_schema)
                     for name, spec in self._tools.items()
@@ -133,7 +141,9 @@ class Runner:
         await self._nats.subscribe_eventually(f"runners.{self.runner_id}.signals", self._hear)
         await self._nats.subscribe_eventually("settings.saved.*", self._hear_of_settings)
         await self._nats.subscribe_eventually(ROTATED_SUBJECT, self.servers.hear_of_rotation)
+        await self._nats.subscribe_eventually(ROTATED_SUBJECT, self._hear_of_rotation)
         self._nats.on_reconnect(self.access.forget)
+        self._nats.on_reconnect(self.secrets.forget)
 
     async def _disconnect(self) -> None:
         if self._nats is not None:
@@ -166,6 +176,9 @@ class Runner:
 
     async def _hear_of_settings(self, message: Msg) -> None:
         self.access.forget(message.subject.rpartition(".")[2])
+
+    async def _hear_of_rotation(self, message: Msg) -> None:
+        self.secrets.forget(message.subject.rpartition(".")[2])
 
     async def _publish(self, subject: str, payload: bytes) -> bool:
         return self._nats is not None and await self._nats.publish(subject, payload)

@@ -1,6 +1,6 @@
 """A session's secrets, as a turn uses them: results without them, and what the log is told when one was stopped."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from kit.failpoints import FailpointHit
@@ -13,6 +13,12 @@ from services.worker.sandbox.secrets import SecretsUnavailable
 from services.worker.tools import ToolOutcome
 
 Write = Callable[[str, Mapping[str, Any]], object]
+_NOTE = (
+    "These environment variables hold credentials: {names}. What you see in them are placeholders; the real value is "
+    "put in on the way out when a request over HTTP or HTTPS goes to a host that the credential is for. Use them as "
+    "they are, in a header or in a body, and never write them into URLs. They do not work for signatures that are "
+    "computed inside the sandbox."
+)
 
 
 class Place(Protocol):
@@ -27,40 +33,34 @@ class Place(Protocol):
         ...
 
 
-def secrets_for(registry: SecretsRegistry | None, grant: TurnGrant, write: Write) -> "TurnSecrets | None":
-    """The secrets of a turn's session; None for one without vaults, which pays for nothing but this look."""
-    secrets = registry.begin_turn(grant) if registry is not None else None
-    return None if secrets is None else TurnSecrets(secrets, write)
+def of_turn(registry: SecretsRegistry | None, grant: TurnGrant, write: Write) -> "TurnSecrets":
+    """The secrets of a turn's session; one without vaults pays for nothing but this look."""
+    return TurnSecrets(registry.begin_turn(grant) if registry is not None else None, write)
 
 
 class TurnSecrets:
     """For one turn. Keeps the session's secrets alive while it runs."""
 
-    def __init__(self, secrets: SessionSecrets, write: Write) -> None:
+    def __init__(self, secrets: SessionSecrets | None, write: Write) -> None:
         self._secrets = secrets
         self._write = write
 
-    async def prompt_notes(self) -> tuple[str, ...]:
-        """What the model has to know of its variables; nothing where the vault can't be asked now."""
+    async def notes(self, others: Sequence[str], *, uses_sandbox: bool) -> Sequence[str]:
+        """Notes for the prompt, with what the model has to know of its variables where the vault tells it now."""
+        if self._secrets is None or not uses_sandbox:
+            return others
         try:
             names = [each.name for each in await self._secrets.placeholders()]
         except SecretsUnavailable:
-            return ()
-        if not names:
-            return ()
-        return (
-            f"These environment variables hold credentials: {', '.join(names)}. What you see in them are placeholders; "
-            "the real value is put in on the way out when a request over HTTP or HTTPS goes to a host that the "
-            "credential is for. Use the variables as they are, in a header or in a body, and never write them into "
-            "URLs. They do not work for signatures that are computed inside the sandbox.",
-        )
+            return others
+        return (*others, _NOTE.format(names=", ".join(names))) if names else others
 
-    def over(self, place: Place) -> "ScrubbedPlace":
+    def over(self, place: Place) -> Place:
         """The same place, from which no secret comes back."""
-        return ScrubbedPlace(place, self._secrets, self._tell)
+        return place if self._secrets is None else ScrubbedPlace(place, self._secrets, self._tell)
 
     def _tell(self) -> None:
-        for problem in self._secrets.take_problems():
+        for problem in self._secrets.take_problems() if self._secrets is not None else ():
             # The next turn tries again.
             fields = retry.error_fields("credential_host_unreachable_error", problem.message, asks_again=True)
             fields["error"] |= {"vault_id": problem.vault_id, "credential_id": problem.credential_id}

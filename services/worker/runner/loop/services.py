@@ -12,6 +12,7 @@ from services.worker.runner.loop.previews import Publish
 from services.worker.runner.mcp.registry import McpServers
 from services.worker.runner.models.access import ModelAccessCache
 from services.worker.runner.models.base import ToolDefinition
+from services.worker.runner.secrets import SecretsRegistry
 from services.worker.runner.web import WebTools
 from services.worker.runner.workspace.workspace import Workspaces
 
@@ -35,5 +36,7 @@ class TurnServices:
     retry_policy: retry.RetryPolicy = field(default_factory=retry.RetryPolicy)
     # None where this runner has none, as in tests of other parts.
     servers: McpServers | None = None
+    # The same.
+    secrets: SecretsRegistry | None = None
     # What the models take, in tokens; 0 leaves it to the table of known models.
     window_tokens: int = 0

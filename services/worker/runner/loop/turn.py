@@ -29,7 +29,7 @@ from managed_agents.sessions.v1.turns_pb2 import (
     TurnEndKind,
     TurnGrant,
 )
-from services.worker.runner.loop import recovery, retry, threads
+from services.worker.runner.loop import recovery, retry, secrets, threads
 from services.worker.runner.loop.agent import parse_agent, system_prompt
 from services.worker.runner.loop.asking import Answer, Asker
 from services.worker.runner.loop.ceiling import Ceiling
@@ -71,6 +71,7 @@ class Turn:
         self._ceiling = Ceiling(grant)
         self._thread = {"session_thread_id": grant.thread_id, "agent_name": self._profile.name}
         self._previews = Previews(services.publish, grant.session.id)
+        self._secrets = secrets.of_turn(services.secrets, grant, self._write)
         self._workspace = services.workspaces.of(grant, self._write, self.stop)
         self._interrupt_seq = self._obeyed_seq = 0
         self._news = self._handing_over = self._over = False
@@ -229,7 +230,7 @@ class Turn:
             self.lease.check()
             self._begun = self._run[0]
             place = ServerPlace(self._servers, self._begun) if self._begun.server_name else sandbox
-            await run_call(self._begun, place, self._journal, self.stop, self._workspace)
+            await run_call(self._begun, self._secrets.over(place), self._journal, self.stop, self._workspace)
             self._begun = None
             del self._run[0]
         # Input that came during a long call is read before the model is asked; after a short one, only if there is any.
@@ -262,7 +263,8 @@ class Turn:
         if servers is not None:
             with self.stop.scope():
                 await servers.ready()
-        system = system_prompt(self._profile.system, uses_sandbox=uses_sandbox, notes=self._workspace.prompt_notes)
+        notes = await self._secrets.notes(self._workspace.prompt_notes, uses_sandbox=uses_sandbox)
+        system = system_prompt(self._profile.system, uses_sandbox=uses_sandbox, notes=notes)
         model_id = model.resolve(self._profile.model_id)
         self._journal.default_model = model.access.default_model
         options = {"speed": self._profile.speed, "cache_key": self.lease.session_id}
