@@ -17,11 +17,19 @@ class VaultSettings(BaseServiceSettings):
     """`secret_key`, or the file that holds it, perhaps with versions: what the master key is derived from.
 
     `former_secret_key` is one that was used before: it opens what was sealed with it.
+    `oauth_refresh` is `on` or `off`: whether OAuth tokens of credentials are renewed.
     """
 
     secret_key: SecretStr | None = None
     secret_key_file: Path | None = None
     former_secret_key: SecretStr | None = None
+    oauth_refresh: str = "on"
+
+    def refreshes(self) -> bool:
+        """Whether OAuth tokens are renewed; ConfigError where that is not clear."""
+        if self.oauth_refresh not in ("on", "off"):
+            raise ConfigError(f"MANAGED_AGENTS_OAUTH_REFRESH is {self.oauth_refresh!r}; accepted: on, off.")
+        return self.oauth_refresh == "on"
 
     def master_keys(self) -> MasterKeys:
         """Where the master key comes from; ConfigError where from nowhere, ValueError for a short secret."""
