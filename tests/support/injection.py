@@ -106,6 +106,8 @@ class _Host:
             return await self._converse(request)
         body = await request.read()
         self._found.seen.append(Seen(request.method, request.path_qs, dict(request.headers), body))
+        if request.path.startswith("/private") and "authorization" not in request.headers:
+            return web.Response(status=401, headers={"www-authenticate": 'Basic realm="private"'})
         match request.path:
             case "/echo":
                 shown = request.headers.get("authorization", "") + "\n" + body.decode()

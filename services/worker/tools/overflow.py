@@ -97,7 +97,8 @@ class SpillBuffer:
         self, open_spill: OpenSpill | None, *, cap_bytes: int = SPILL_CAP_BYTES, scrub: Scrub | None = None
     ) -> None:
         self._open_spill = open_spill
-        self._scrub = scrub.stream() if scrub is not None else None
+        self._scrub = scrub
+        self._stream: ScrubStream | None = None
         self._fed = False
         self._cap_bytes = cap_bytes
         self._head = bytearray()
@@ -115,7 +116,10 @@ class SpillBuffer:
     def feed(self, data: bytes) -> None:
         """Take the next piece of output."""
         self._fed = True
-        self._take(data if self._scrub is None else self._scrub.feed(data))
+        if self._scrub is not None and self._stream is None:
+            # Not before: a shell that starts for this command brings what is to be taken out.
+            self._stream = self._scrub.stream()
+        self._take(data if self._stream is None else self._stream.feed(data))
 
     def _take(self, data: bytes) -> None:
         self._total_bytes += len(data)
@@ -129,8 +133,8 @@ class SpillBuffer:
 
     def finish(self, *, is_error: bool = False, trailer: str = "") -> ToolOutcome:
         """Close the file and return the outcome."""
-        if self._scrub is not None:
-            self._take(self._scrub.finish())
+        if self._stream is not None:
+            self._take(self._stream.finish())
         if not self._spilling:
             text = _readable(bytes(self._head))
             if len(text) <= LIMIT_CHARS:
