@@ -142,6 +142,10 @@ class Runner:
         await self._nats.subscribe_eventually("settings.saved.*", self._hear_of_settings)
         await self._nats.subscribe_eventually(ROTATED_SUBJECT, self.servers.hear_of_rotation)
         await self._nats.subscribe_eventually(ROTATED_SUBJECT, self._hear_of_rotation)
+        for mount in self.workspaces.mounts:
+            for subject in mount.subjects:
+                await self._nats.subscribe_eventually(subject, mount.hear)
+            self._nats.on_reconnect(mount.doubt)
         self._nats.on_reconnect(self.access.forget)
         self._nats.on_reconnect(self.secrets.forget)
 

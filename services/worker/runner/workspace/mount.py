@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from nats.aio.msg import Msg
+
 from managed_agents.sessions.v1.turns_pb2 import TurnGrant
 from services.worker.runner.loop.context import Call
 from services.worker.runner.workspace.ground import Ground
@@ -30,6 +32,14 @@ class Mount:
 
     # Names it in logs and in `ground.memory`.
     name = "mount"
+    # Hints on the message bus that the kind wants to hear.
+    subjects: Sequence[str] = ()
+
+    async def hear(self, message: Msg) -> None:
+        """A hint on one of its subjects."""
+
+    def doubt(self) -> None:
+        """Hints may have been missed."""
 
     def applies(self, grant: TurnGrant) -> bool:
         """Whether the session of a turn has anything of this kind. Nothing else is called where it has not."""

@@ -2,19 +2,24 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from kit.addresses import NO_PRIVATE_HOSTS, PrivateHosts
 from kit.rpc.client import Channel
 from managed_agents.sessions.v1.files_pb2_grpc import FilesServiceStub
+from managed_agents.sessions.v1.memory_pb2_grpc import MemoryServiceStub
 from managed_agents.sessions.v1.resources_pb2 import ReadAttachmentsRequest
 from managed_agents.sessions.v1.resources_pb2_grpc import ResourcesServiceStub
+from managed_agents.vault.v1.repository_secrets_pb2_grpc import RepositorySecretsServiceStub
 from services.worker.runner.workspace.files import FileMount
+from services.worker.runner.workspace.memory import MemoryMount
 from services.worker.runner.workspace.mount import Mount
 from services.worker.runner.workspace.outputs import OutputsMount
+from services.worker.runner.workspace.repositories import RepositoryMount
 
 
 def mounts_of(channels: Sequence[Channel]) -> list[Mount]:
     """All mounts, over the runner's channels to the sessions service and to vault."""
     files = channels[0].stub(FilesServiceStub)
-    return [FileMount(files), OutputsMount(files)]
+    return [FileMount(files), OutputsMount(files), MemoryMount(channels[0].stub(MemoryServiceStub))]
 
 
 def attachment_reader(channels: Sequence[Channel]) -> Callable[[str], Awaitable[tuple[bytes, int]]]:
