@@ -18,6 +18,8 @@ MAX_PATH_BYTES = 1_024
 MAX_SEGMENT_BYTES = 255
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+# In the published contract each run of anything else becomes one hyphen.
+_NO_SLUG = re.compile(r"[^a-z0-9]+")
 
 
 def check_path(path: str, field: str) -> str:
@@ -78,7 +80,7 @@ def store_path(mount_path: str | None, name: str, taken: Iterable[str], field: s
         if not path.startswith(f"{MEMORY}/"):
             raise _refused(field, f"of a memory store must lie below {MEMORY}/")
         return path
-    slug = _UNSAFE.sub("-", name.lower()).strip(".-_")[:64].strip(".-_") or "store"
+    slug = _NO_SLUG.sub("-", name.lower()).strip("-")[:64].strip("-") or "store"
     used = set(taken)
     path, number = f"{MEMORY}/{slug}", 2
     while path in used:
