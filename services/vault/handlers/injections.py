@@ -52,7 +52,10 @@ class InjectionsHandler(injections_pb2_grpc.InjectionServiceServicer):
     async def ResolveInjections(self, request: Any, context: Any) -> pb.ResolveInjectionsResponse:
         """Opens what the target may get."""
         runner = require_runner()
-        decision = _decide(await self._live(request.vault_ids), request)
+        live = await self._live(request.vault_ids)
+        if names := set(request.names):
+            live = [credential for credential in live if credential.key in names]
+        decision = _decide(live, request)
         granted = [await self._renewed(credential, runner, request.session_id) for credential in decision.granted]
         opened = await self._open_all(granted)
         await self._note(request, runner, decision, [injection.credential_id for injection in opened])

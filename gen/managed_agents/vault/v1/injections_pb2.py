@@ -24,31 +24,31 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(managed_agents/vault/v1/injections.proto\x12\x17managed_agents.vault.v1\">\n\x15ListInjectionsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tvault_ids\x18\x02 \x03(\t\"P\n\x16ListInjectionsResponse\x12\x36\n\ninjections\x18\x01 \x03(\x0b\x32\".managed_agents.vault.v1.Injection\"\xa8\x01\n\x18ResolveInjectionsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tvault_ids\x18\x02 \x03(\t\x12<\n\x06target\x18\x03 \x01(\x0e\x32,.managed_agents.vault.v1.InjectionTargetKind\x12\x0b\n\x03url\x18\x04 \x01(\t\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0c\n\x04port\x18\x06 \x01(\x05\"\x8d\x01\n\x19ResolveInjectionsResponse\x12\x36\n\ninjections\x18\x01 \x03(\x0b\x32\".managed_agents.vault.v1.Injection\x12\x38\n\x06\x64\x65nied\x18\x02 \x03(\x0b\x32(.managed_agents.vault.v1.DeniedInjection\"\xc9\x01\n\tInjection\x12\x15\n\rcredential_id\x18\x01 \x01(\t\x12\x10\n\x08vault_id\x18\x02 \x01(\t\x12\x0c\n\x04type\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\r\n\x05value\x18\x05 \x01(\t\x12\x16\n\x0esecret_version\x18\x06 \x01(\x03\x12\x12\n\nin_headers\x18\x07 \x01(\x08\x12\x0f\n\x07in_body\x18\x08 \x01(\x08\x12\x14\n\x0cunrestricted\x18\t \x01(\x08\x12\x15\n\rallowed_hosts\x18\n \x03(\t\"J\n\x0f\x44\x65niedInjection\x12\x15\n\rcredential_id\x18\x01 \x01(\t\x12\x10\n\x08vault_id\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"n\n\x17RefreshInjectionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08vault_id\x18\x02 \x01(\t\x12\x15\n\rcredential_id\x18\x03 \x01(\t\x12\x16\n\x0esecret_version\x18\x04 \x01(\x03\"Q\n\x18RefreshInjectionResponse\x12\x35\n\tinjection\x18\x01 \x01(\x0b\x32\".managed_agents.vault.v1.Injection*\xa7\x01\n\x13InjectionTargetKind\x12%\n!INJECTION_TARGET_KIND_UNSPECIFIED\x10\x00\x12!\n\x1dINJECTION_TARGET_KIND_PROCESS\x10\x01\x12$\n INJECTION_TARGET_KIND_MCP_SERVER\x10\x02\x12 \n\x1cINJECTION_TARGET_KIND_EGRESS\x10\x03\x32\xfa\x02\n\x10InjectionService\x12q\n\x0eListInjections\x12..managed_agents.vault.v1.ListInjectionsRequest\x1a/.managed_agents.vault.v1.ListInjectionsResponse\x12z\n\x11ResolveInjections\x12\x31.managed_agents.vault.v1.ResolveInjectionsRequest\x1a\x32.managed_agents.vault.v1.ResolveInjectionsResponse\x12w\n\x10RefreshInjection\x12\x30.managed_agents.vault.v1.RefreshInjectionRequest\x1a\x31.managed_agents.vault.v1.RefreshInjectionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(managed_agents/vault/v1/injections.proto\x12\x17managed_agents.vault.v1\">\n\x15ListInjectionsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tvault_ids\x18\x02 \x03(\t\"P\n\x16ListInjectionsResponse\x12\x36\n\ninjections\x18\x01 \x03(\x0b\x32\".managed_agents.vault.v1.Injection\"\xb7\x01\n\x18ResolveInjectionsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tvault_ids\x18\x02 \x03(\t\x12<\n\x06target\x18\x03 \x01(\x0e\x32,.managed_agents.vault.v1.InjectionTargetKind\x12\x0b\n\x03url\x18\x04 \x01(\t\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0c\n\x04port\x18\x06 \x01(\x05\x12\r\n\x05names\x18\x07 \x03(\t\"\x8d\x01\n\x19ResolveInjectionsResponse\x12\x36\n\ninjections\x18\x01 \x03(\x0b\x32\".managed_agents.vault.v1.Injection\x12\x38\n\x06\x64\x65nied\x18\x02 \x03(\x0b\x32(.managed_agents.vault.v1.DeniedInjection\"\xc9\x01\n\tInjection\x12\x15\n\rcredential_id\x18\x01 \x01(\t\x12\x10\n\x08vault_id\x18\x02 \x01(\t\x12\x0c\n\x04type\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\r\n\x05value\x18\x05 \x01(\t\x12\x16\n\x0esecret_version\x18\x06 \x01(\x03\x12\x12\n\nin_headers\x18\x07 \x01(\x08\x12\x0f\n\x07in_body\x18\x08 \x01(\x08\x12\x14\n\x0cunrestricted\x18\t \x01(\x08\x12\x15\n\rallowed_hosts\x18\n \x03(\t\"J\n\x0f\x44\x65niedInjection\x12\x15\n\rcredential_id\x18\x01 \x01(\t\x12\x10\n\x08vault_id\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"n\n\x17RefreshInjectionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08vault_id\x18\x02 \x01(\t\x12\x15\n\rcredential_id\x18\x03 \x01(\t\x12\x16\n\x0esecret_version\x18\x04 \x01(\x03\"Q\n\x18RefreshInjectionResponse\x12\x35\n\tinjection\x18\x01 \x01(\x0b\x32\".managed_agents.vault.v1.Injection*\xa7\x01\n\x13InjectionTargetKind\x12%\n!INJECTION_TARGET_KIND_UNSPECIFIED\x10\x00\x12!\n\x1dINJECTION_TARGET_KIND_PROCESS\x10\x01\x12$\n INJECTION_TARGET_KIND_MCP_SERVER\x10\x02\x12 \n\x1cINJECTION_TARGET_KIND_EGRESS\x10\x03\x32\xfa\x02\n\x10InjectionService\x12q\n\x0eListInjections\x12..managed_agents.vault.v1.ListInjectionsRequest\x1a/.managed_agents.vault.v1.ListInjectionsResponse\x12z\n\x11ResolveInjections\x12\x31.managed_agents.vault.v1.ResolveInjectionsRequest\x1a\x32.managed_agents.vault.v1.ResolveInjectionsResponse\x12w\n\x10RefreshInjection\x12\x30.managed_agents.vault.v1.RefreshInjectionRequest\x1a\x31.managed_agents.vault.v1.RefreshInjectionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'managed_agents.vault.v1.injections_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_INJECTIONTARGETKIND']._serialized_start=1006
-  _globals['_INJECTIONTARGETKIND']._serialized_end=1173
+  _globals['_INJECTIONTARGETKIND']._serialized_start=1021
+  _globals['_INJECTIONTARGETKIND']._serialized_end=1188
   _globals['_LISTINJECTIONSREQUEST']._serialized_start=69
   _globals['_LISTINJECTIONSREQUEST']._serialized_end=131
   _globals['_LISTINJECTIONSRESPONSE']._serialized_start=133
   _globals['_LISTINJECTIONSRESPONSE']._serialized_end=213
   _globals['_RESOLVEINJECTIONSREQUEST']._serialized_start=216
-  _globals['_RESOLVEINJECTIONSREQUEST']._serialized_end=384
-  _globals['_RESOLVEINJECTIONSRESPONSE']._serialized_start=387
-  _globals['_RESOLVEINJECTIONSRESPONSE']._serialized_end=528
-  _globals['_INJECTION']._serialized_start=531
-  _globals['_INJECTION']._serialized_end=732
-  _globals['_DENIEDINJECTION']._serialized_start=734
-  _globals['_DENIEDINJECTION']._serialized_end=808
-  _globals['_REFRESHINJECTIONREQUEST']._serialized_start=810
-  _globals['_REFRESHINJECTIONREQUEST']._serialized_end=920
-  _globals['_REFRESHINJECTIONRESPONSE']._serialized_start=922
-  _globals['_REFRESHINJECTIONRESPONSE']._serialized_end=1003
-  _globals['_INJECTIONSERVICE']._serialized_start=1176
-  _globals['_INJECTIONSERVICE']._serialized_end=1554
+  _globals['_RESOLVEINJECTIONSREQUEST']._serialized_end=399
+  _globals['_RESOLVEINJECTIONSRESPONSE']._serialized_start=402
+  _globals['_RESOLVEINJECTIONSRESPONSE']._serialized_end=543
+  _globals['_INJECTION']._serialized_start=546
+  _globals['_INJECTION']._serialized_end=747
+  _globals['_DENIEDINJECTION']._serialized_start=749
+  _globals['_DENIEDINJECTION']._serialized_end=823
+  _globals['_REFRESHINJECTIONREQUEST']._serialized_start=825
+  _globals['_REFRESHINJECTIONREQUEST']._serialized_end=935
+  _globals['_REFRESHINJECTIONRESPONSE']._serialized_start=937
+  _globals['_REFRESHINJECTIONRESPONSE']._serialized_end=1018
+  _globals['_INJECTIONSERVICE']._serialized_start=1191
+  _globals['_INJECTIONSERVICE']._serialized_end=1569
 # @@protoc_insertion_point(module_scope)

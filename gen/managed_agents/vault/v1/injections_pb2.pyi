@@ -119,6 +119,7 @@ class ResolveInjectionsRequest(_message.Message):
     URL_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
     PORT_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session that works, for the audit."""
     target: Global___InjectionTargetKind.ValueType
@@ -133,6 +134,12 @@ class ResolveInjectionsRequest(_message.Message):
     def vault_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Its vaults; of two that hold the same key the first wins."""
 
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """For EGRESS: only these variables, which are the ones that the request uses; empty for
+        all. What is not named is neither opened nor denied.
+        """
+
     def __init__(
         self,
         *,
@@ -142,10 +149,11 @@ class ResolveInjectionsRequest(_message.Message):
         url: _builtins.str = ...,
         host: _builtins.str = ...,
         port: _builtins.int = ...,
+        names: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "port", b"port", "session_id", b"session_id", "target", b"target", "url", b"url", "vault_ids", b"vault_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "names", b"names", "port", b"port", "session_id", b"session_id", "target", b"target", "url", b"url", "vault_ids", b"vault_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
