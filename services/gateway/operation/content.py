@@ -35,7 +35,7 @@ class ByteRange:
 
 
 def read_range(headers: Mapping[str, str], etag: str = "") -> ByteRange | None:
-    """The range of a request; None where the whole is asked for, or more than one range, which may be answered so too."""
+    """The range of a request; None for the whole, with which more than one range may be answered too."""
     condition = headers.get("if-range")
     if condition is not None and condition != etag:
         return None

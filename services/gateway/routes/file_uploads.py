@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+import contextlib
 import hashlib
 import re
 from collections.abc import AsyncIterator
@@ -123,11 +124,9 @@ class _MultipartBody:
 
     async def close(self) -> None:
         """Let the parser go where the service gave up first."""
-        try:
+        # Where the call that read it is just being cancelled, that closes it.
+        with contextlib.suppress(RuntimeError):
             await self._parts.aclose()  # type: ignore[attr-defined]
-        except RuntimeError:
-            # It is just being cancelled by the call that read it.
-            pass
 
     def _begin(self, part: Part) -> bool:
         if part.name == "file":

@@ -59,6 +59,8 @@ class Gateway:
     server: HttpServer
     services: dict[str, Any] = field(default_factory=dict)
     sessions_address: str = ""
+    # Where the sessions service keeps bytes.
+    data_dir: Path = Path()
 
 
 @pytest.fixture
@@ -68,7 +70,9 @@ async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
         addresses = {name: f"unix:{Path(folder) / name}" for name in ("sessions", "vault", "runner")}
         dsn = await make_database("sessions", MIGRATIONS)
         sessions = await build_sessions(
-            SessionsSettings(listen=addresses["sessions"], database_url=dsn, nats_url=nats_url)
+            SessionsSettings(
+                listen=addresses["sessions"], database_url=dsn, nats_url=nats_url, data_dir=Path(folder) / "data"
+            )
         )
         vault_dsn = await make_database(vault_app.SCHEMA, vault_app.MIGRATIONS)
         vault = vault_app.compose(
@@ -89,7 +93,7 @@ async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
         try:
             for part in parts.values():
                 await part.start()
-            yield Gateway(f"http://127.0.0.1:{server.port}", clients, server, parts, addresses["sessions"])
+            yield Gateway(f"http://127.0.0.1:{server.port}", clients, server, parts, addresses["sessions"], Path(folder) / "data")
         finally:
             await hub.close()
             for part in reversed(parts.values()):
