@@ -33,7 +33,7 @@ from .operation.dispatch import build_routes, no_route
 from .operation.docs import page as reference_page
 from .operation.openapi import document
 from .operation.shell import Shell
-from .routes import agents, environments, files, memory_stores, models, outcomes, resources, sessions, skills
+from .routes import agents, environments, files, memory_stores, models, outcomes, resources, sessions, skills, vaults
 from .routes.console import PATH, console, dashboard
 from .routes.events import EventRoutes
 from .routes.keys import KeyRoutes
@@ -70,6 +70,7 @@ def all_operations(settings: GatewaySettings, hub: Hub, ring: KeyRing | None = N
         *files.OPERATIONS,
         *skills.OPERATIONS,
         *outcomes.OPERATIONS,
+        *vaults.OPERATIONS,
         *memory_stores.OPERATIONS,
         *models.OPERATIONS,
         *runtime.operations(),

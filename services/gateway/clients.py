@@ -24,6 +24,7 @@ from managed_agents.sessions.v1.skills_pb2_grpc import SkillsServiceStub
 from managed_agents.sessions.v1.threads_pb2_grpc import ThreadsServiceStub
 from managed_agents.vault.v1.keys_pb2_grpc import KeysServiceStub
 from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceStub
+from managed_agents.vault.v1.vaults_pb2_grpc import VaultsServiceStub
 from managed_agents.worker.v1.runner_pb2_grpc import RunnerServiceStub
 
 __all__ = ["CallContext", "Clients", "connect"]
@@ -49,6 +50,7 @@ class Clients:
     threads: Any
     settings: Any
     keys: Any
+    vaults: Any
     runner: Any
     channels: list[Channel] = field(default_factory=list)
     health: dict[str, Any] = field(default_factory=dict)
@@ -86,6 +88,7 @@ def connect(addresses: Mapping[str, str], *, token: str | None, call_seconds: fl
         threads=sessions.stub(ThreadsServiceStub),
         settings=vault.stub(SettingsServiceStub),
         keys=vault.stub(KeysServiceStub),
+        vaults=vault.stub(VaultsServiceStub),
         runner=runner.stub(RunnerServiceStub),
         channels=list(channels.values()),
         health={name: channel.stub(HealthStub) for name, channel in channels.items()},

@@ -34,6 +34,8 @@ class Operation:
     other_statuses: tuple[int, ...] = ()
     idempotent_write: bool = False
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    # Whether the body may be left out; the handler then gets an empty one.
+    optional_body: bool = False
     # A body that the handler reads itself, while it arrives: as JSON, and where `form` (a JSON Schema) says so, as
     # multipart/form-data too.
     upload: type[BaseModel] | None = None

@@ -79,6 +79,8 @@ async def prepare(
     if operation.body is not None:
         request_body.check_headers(admitted.headers, operation.max_body_bytes)
         call.raw_body = await request_body.read(receive, operation.max_body_bytes)
+        if operation.optional_body and not call.raw_body.strip():
+            call.raw_body = b"{}"
         parsed = request_body.parse(call.raw_body)
         try:
             call.body = operation.body.model_validate(parsed)

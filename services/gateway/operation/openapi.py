@@ -106,7 +106,7 @@ def _operation(operation: Operation, references: dict[Any, Any]) -> dict[str, An
         accepted: dict[str, Any] = {"application/json": {"schema": references[(body, "validation")]}}
         if operation.form is not None:
             accepted["multipart/form-data"] = {"schema": operation.form}
-        rendered["requestBody"] = {"required": True, "content": accepted}
+        rendered["requestBody"] = {"required": not operation.optional_body, "content": accepted}
     if not operation.needs_credential:
         rendered["security"] = []
     return rendered
