@@ -35,6 +35,9 @@ class Api:
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         return await self._ask("POST", path, content=orjson.dumps(body), headers={"content-type": "application/json"})
 
+    async def delete(self, path: str, **query: str) -> dict[str, Any]:
+        return await self._ask("DELETE", path, params=query)
+
     async def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         try:
             answer = await self._client.request(method, path, **options)
