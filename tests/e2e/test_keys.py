@@ -1,4 +1,4 @@
-"""The operator of a platform makes the first key, can't lock himself out, and a secret is shown once and kept nowhere."""
+"""The operator makes the first key and can not lock himself out; a secret is shown once and kept nowhere."""
 
 from __future__ import annotations
 
