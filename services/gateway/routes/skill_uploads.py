@@ -1,7 +1,7 @@
 """Packages of skills on their way to the service: from multipart forms, passed on while they arrive, or from JSON.
 
-A form has the files in parts named `files[]` or `files`, each with its folder in its filename. What the service makes of
-names and bytes is its own; here only what a name said before the form's reader took a part of it away is looked at.
+A form has the files in parts named `files[]` or `files`, each with its folder in its filename. What the service makes
+of names and bytes is its own; here only what a name said before the form's reader took a part of it is looked at.
 """
 
 from __future__ import annotations
