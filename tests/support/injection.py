@@ -193,7 +193,8 @@ class Vault:
         self._check()
         self.asked.append(request)
         answer = ResolveInjectionsResponse()
-        for credential in self.credentials:
+        named = [each for each in self.credentials if not request.names or each.name in request.names]
+        for credential in named:
             if self._may_have(credential, request):
                 answer.injections.append(credential)
             else:

@@ -5,6 +5,7 @@ that no connection waits on another service, and a repeated creation is answered
 first was, whatever became of the vaults meanwhile.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 
 from kit.errors import InvalidArgument
@@ -13,6 +14,7 @@ from managed_agents.vault.v1.vaults_pb2 import CheckVaultsRequest
 from managed_agents.vault.v1.vaults_pb2_grpc import VaultsServiceStub
 from services.sessions.domain.session_errors import VaultNotFound
 
+_INDEX = re.compile(r"\[(\d+)\]")
 # The refusal of the first vault that a session may not name; None where it may name all of them.
 CheckVaults = Callable[[Sequence[str]], Awaitable[InvalidArgument | None]]
 
@@ -27,6 +29,8 @@ def vault_checker(vault: Channel | None) -> CheckVaults:
         try:
             await vaults.CheckVaults(CheckVaultsRequest(vault_ids=vault_ids), retry=True)
         except InvalidArgument as refusal:
+            # As the fields of a session are named everywhere else.
+            refusal.field = refusal.field and _INDEX.sub(r".\1", refusal.field)
             return refusal
         return None
 

@@ -10,7 +10,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from urllib.parse import quote_plus
 
 from services.worker.sandbox.http1 import Head, Refused
@@ -35,12 +35,12 @@ class Injection:
         self._finder = Replacer({text: text for text in self._by_text})
         self._host = host
         self._port = port
-        self._values: Mapping[str, str] = {}
+        self._values: dict[str, str] = {}
 
     async def into_head(self, head: Head) -> Head:
         """The head of a request with values in its headers; raises Refused."""
         self._values = {}
-        self._refuse_in_url(b"\n".join((head.line, *(name for name, _ in head.headers))))
+        await self._refuse_in_url(b"\n".join((head.line, *(name for name, _ in head.headers))))
         headers = [(name, await self._into_value(value)) for name, value in head.headers]
         return Head(head.line, tuple(headers))
 
@@ -58,10 +58,11 @@ class Injection:
         """A body whose length is told already, so that nothing can be replaced in it: a placeholder refuses it."""
         return BodyInjection(self, self._refuse_long)
 
-    def _refuse_in_url(self, data: bytes) -> None:
+    async def _refuse_in_url(self, data: bytes) -> None:
         for text, found in self._by_text.items():
             if text in data:
                 if not found.allows(self._host, self._port):
+                    await self.open(data)
                     raise self._other_host(found)
                 raise Refused(
                     "403 Forbidden", f"The credential in {found.name} may not stand in a URL. Send it in a header."
@@ -75,7 +76,7 @@ class Injection:
 
     async def _into_value(self, value: bytes) -> bytes:
         if self._finder.has_any(value):
-            await self.open()
+            await self.open(value)
             value = await self._replaced(value, self._header_value)
         basic = _BASIC.fullmatch(value)
         if basic is None:
@@ -86,7 +87,7 @@ class Injection:
             return value
         if not self._finder.has_any(decoded):
             return value
-        await self.open()
+        await self.open(decoded)
         plain = await self._replaced(decoded, lambda word: self._value_for(word, in_body=False).encode())
         return basic[1] + base64.b64encode(plain)
 
@@ -94,10 +95,11 @@ class Injection:
         stream = self._finder.stream(put)
         return stream.feed(data) + stream.finish()
 
-    async def open(self) -> None:
-        """Ask for what may go to the host; what was opened a moment ago is not asked for again."""
+    async def open(self, data: bytes) -> None:
+        """Ask for what stands in `data`, allowed or not: what is refused is on record at the vault then."""
+        names = {found.name for text, found in self._by_text.items() if text in data}
         try:
-            self._values = await self._secrets.open(self._host, self._port)
+            self._values |= await self._secrets.open(self._host, self._port, names)
         except SecretsUnavailable as unavailable:
             raise Refused("503 Service Unavailable", str(unavailable)) from unavailable
 
@@ -139,13 +141,13 @@ class BodyInjection:
     async def feed(self, data: bytes) -> bytes:
         """What can be sent by now; raises Refused."""
         if self._stream.finds_with(data):
-            await self._injection.open()
+            await self._injection.open(self._stream.held + data)
         return self._stream.feed(data)
 
     async def finish(self) -> bytes:
         """What is left."""
         if self._stream.finds_with(b""):
-            await self._injection.open()
+            await self._injection.open(self._stream.held)
         return self._stream.finish()
 
 

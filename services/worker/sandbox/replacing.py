@@ -58,18 +58,19 @@ class ReplacingStream:
     def __init__(self, replacer: Replacer, put: Callable[[bytes], bytes] | None = None) -> None:
         self._replacer = replacer
         self._put = put or replacer.words.__getitem__
-        self._held = b""
+        # Bytes with which a word may be beginning.
+        self.held = b""
 
     def finds_with(self, data: bytes) -> bool:
         """Whether a word would be whole once these bytes are fed."""
-        return self._replacer.has_any(self._held + data)
+        return self._replacer.has_any(self.held + data)
 
     def feed(self, data: bytes) -> bytes:
         """Take the next bytes."""
         replacer = self._replacer
         if replacer._pattern is None:
             return data
-        data = self._held + data
+        data = self.held + data
         done: list[bytes] = []
         place = 0
         has_any = replacer.has_any(data)
@@ -79,13 +80,13 @@ class ReplacingStream:
             # One that begins before every place that is still open can't become another by what follows.
             if found is None or found.start() >= open_from:
                 done.append(data[place:open_from])
-                self._held = data[open_from:]
+                self.held = data[open_from:]
                 return b"".join(done)
             done += (data[place : found.start()], self._put(found[0]))
             place = found.end()
 
     def finish(self) -> bytes:
         """The end of the stream: what was held back, with the words that are whole in it."""
-        held, self._held = self._held, b""
+        held, self.held = self.held, b""
         pattern = self._replacer._pattern
         return pattern.sub(lambda found: self._put(found[0]), held) if pattern is not None else held

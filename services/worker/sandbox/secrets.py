@@ -5,7 +5,7 @@ variable holds a placeholder; the egress proxy asks for the real value when it m
 on its way to a host, and never before.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -63,8 +63,8 @@ class SandboxSecrets(Protocol):
         """What the session has; asked for often, so not asked on every time. Raises SecretsUnavailable."""
         ...
 
-    async def open(self, host: str, port: int) -> Mapping[str, str]:
-        """Values by variable that may go to this host. Raises SecretsUnavailable."""
+    async def open(self, host: str, port: int, names: Collection[str]) -> Mapping[str, str]:
+        """Values of those of these variables that may go to this host. Raises SecretsUnavailable."""
         ...
 
     async def open_for_process(self) -> Mapping[str, str]:

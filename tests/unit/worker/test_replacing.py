@@ -36,9 +36,9 @@ def test_nothing_is_held_back_that_can_not_become_a_word(pieces: list[bytes]) ->
     stream, given_back = replacer.stream(), b""
     for piece in pieces:
         given_back += stream.feed(piece)
-    assert len(stream._held) < len(b"placeholder_12")
+    assert len(stream.held) < len(b"placeholder_12")
     if pieces and pieces[-1] in (b"\n\n", b"x"):
-        assert not stream._held
+        assert not stream.held
     assert given_back + stream.finish() == replacer.replace(b"".join(pieces))
 
 

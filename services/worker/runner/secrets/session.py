@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import hmac
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -74,7 +74,8 @@ class SessionSecrets:
         self._lock = asyncio.Lock()
         self._listed: list[tuple[Placeholder, Injection]] | None = None
         self._listed_until = 0.0
-        self._opened: dict[tuple[str, int], tuple[float, Mapping[str, str]]] = {}
+        # By host, port and variable: until when it is believed, and the value, or None for a refusal.
+        self._opened: dict[tuple[str, int, str], tuple[float, str | None]] = {}
         self._echoed: dict[bytes, bytes] = {}
         self._problems: dict[str, Problem] = {}
         self._told: set[str] = set()
@@ -98,14 +99,18 @@ class SessionSecrets:
                 await self._list()
         return [placeholder for placeholder, _ in self._listed or ()]
 
-    async def open(self, host: str, port: int) -> Mapping[str, str]:
-        """Values by variable for a request to this host."""
+    async def open(self, host: str, port: int, names: Collection[str]) -> Mapping[str, str]:
+        """Values of these variables for a request to this host, as far as it may have them."""
         async with self._lock:
-            until, values = self._opened.get((host, port), (0.0, {}))
-            if time.monotonic() >= until:
-                values = await self._resolve(target=INJECTION_TARGET_KIND_EGRESS, host=host, port=port)
-                self._opened[host, port] = (time.monotonic() + _OPENED_SECONDS, values)
-        return values
+            now = time.monotonic()
+            self._opened = {key: kept for key, kept in self._opened.items() if kept[0] > now}
+            if missing := [name for name in sorted(names) if (host, port, name) not in self._opened]:
+                target = {"target": INJECTION_TARGET_KIND_EGRESS, "host": host, "port": port, "names": missing}
+                found = await self._resolve(**target)
+                for name in missing:
+                    self._opened[host, port, name] = (time.monotonic() + _OPENED_SECONDS, found.get(name))
+            opened = {name: self._opened[host, port, name][1] for name in names}
+        return {name: value for name, value in opened.items() if value is not None}
 
     async def open_for_process(self) -> Mapping[str, str]:
         """Values by variable for a process that names no host: only of unrestricted credentials."""
