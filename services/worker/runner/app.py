@@ -83,7 +83,10 @@ class Runner:
         )
         self._deletions = Deletions(root, self.sandboxes.remove, self._close_session)
         self.access = ModelAccessCache(self._fetch_access, create_provider)
-        self.workspaces = Workspaces(self.sandboxes, mounts_of(self._channels), attachment_reader(self._channels))
+        private = PrivateHosts.parse(settings.allowed_private_hosts)
+        self.workspaces = Workspaces(
+            self.sandboxes, mounts_of(self._channels, private), attachment_reader(self._channels)
+        )
         self._pages = PageReader()
         searcher = Searcher(settings.web_search_url) if settings.web_search_url else None
         self._web = WebTools(fetcher or Fetcher(self._pages), searcher)

@@ -43,8 +43,11 @@ class Ground:
         return Path(f"{self.folder}{inside}")
 
     def tell(self, error_type: str, message: str, *, again: bool = False, **details: Any) -> None:
-        """Append a session.error; `again` has the mounts prepared once more in the next turn."""
-        fields = retry.error_fields(error_type, message)
+        """Append a session.error; `again` has the mounts prepared once more in the next turn.
+
+        Whatever is missing from its folder, a session goes on: clients are told that nothing has ended.
+        """
+        fields = retry.error_fields(error_type, message, asks_again=True)
         fields["error"].update(details)
         self.write("session.error", fields)
         self.incomplete = self.incomplete or again

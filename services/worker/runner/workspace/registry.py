@@ -16,10 +16,19 @@ from services.worker.runner.workspace.outputs import OutputsMount
 from services.worker.runner.workspace.repositories import RepositoryMount
 
 
-def mounts_of(channels: Sequence[Channel]) -> list[Mount]:
-    """All mounts, over the runner's channels to the sessions service and to vault."""
+def mounts_of(channels: Sequence[Channel], private: PrivateHosts = NO_PRIVATE_HOSTS) -> list[Mount]:
+    """All mounts, over the runner's channels to the sessions service and to vault.
+
+    `private` are hosts that the operator allows repositories to come from beside public ones.
+    """
+    tokens = channels[1].stub(RepositorySecretsServiceStub)
     files = channels[0].stub(FilesServiceStub)
-    return [FileMount(files), OutputsMount(files), MemoryMount(channels[0].stub(MemoryServiceStub))]
+    return [
+        FileMount(files),
+        RepositoryMount(tokens, private=private),
+        MemoryMount(channels[0].stub(MemoryServiceStub)),
+        OutputsMount(files),
+    ]
 
 
 def attachment_reader(channels: Sequence[Channel]) -> Callable[[str], Awaitable[tuple[bytes, int]]]:

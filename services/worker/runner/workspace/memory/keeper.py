@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import time_ns
 from typing import Any
@@ -66,16 +66,14 @@ class Holder:
     epoch: int
 
 
-@dataclass(slots=True)
 class Keeper:
     """One pass over a folder. `notes` are for the agent."""
 
-    folder: Folder
-    client: MemoryClient
-    notes: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._say = Wording(self.folder.mount_path, self.notes)
+    def __init__(self, folder: Folder, client: MemoryClient) -> None:
+        self.folder = folder
+        self.client = client
+        self.notes: list[str] = []
+        self._say = Wording(folder.mount_path, self.notes)
 
     async def agree(self, holder: Holder, *, pull: bool) -> int:
         """Push what changed here, and with `pull` take in what changed there. The revision that the folder has."""
