@@ -69,7 +69,7 @@ def everything() -> dict[str, str]:
 def _is_common(name: str) -> bool:
     if name.startswith(PREFIX):
         own = name.removeprefix(PREFIX)
-        return own not in _PARTICULAR and not own.startswith("MODEL") and not own.endswith("_ADDRESS")
+        return own not in _PARTICULAR and not own.startswith(("MODEL", "S3_")) and not own.endswith("_ADDRESS")
     return name in _COMMON or name.startswith(_COMMON_PREFIXES)
 
 
