@@ -69,11 +69,16 @@ async def build(settings: Settings | None = None) -> Service:
     waits = Waits(operations, bound_reader(vault)) if vault is not None else None
     blobs = Blobs(settings.files_folder(), choice_reader(vault) if vault is not None else None)
     server = Server(settings.listen_address(), service=SCHEMA, internal_token=settings.internal_token())
-    server.add(add_AgentsServiceServicer_to_server, AgentsHandler(database, clock))
+    server.add(add_AgentsServiceServicer_to_server, AgentsHandler(database, clock, has_search=settings.has_search()))
     server.add(add_EnvironmentsServiceServicer_to_server, EnvironmentsHandler(database, clock))
     tokens = RepositoryTokens(vault)
     sessions = SessionsHandlers(
-        operations, prices=prices, has_grader=has_grader, check_vaults=vault_checker(vault), tokens=tokens
+        operations,
+        prices=prices,
+        has_grader=has_grader,
+        check_vaults=vault_checker(vault),
+        tokens=tokens,
+        has_search=settings.has_search(),
     )
     server.add(add_SessionsServiceServicer_to_server, sessions)
     server.add(add_ResourcesServiceServicer_to_server, ResourcesHandlers(operations, tokens))

@@ -17,6 +17,8 @@ class Settings(BaseServiceSettings):
     database_connections: int = Field(default=12, ge=4, le=100)
     # Where the settings are that bound how long sessions wait for answers; left out, they wait for ever.
     vault_address: str = ""
+    # The provider behind web_search, as runners are told of it; without one, agents can't enable the tool.
+    web_search_url: str = ""
     # `model`: runners measure outcomes with the session's model. `off`: a declaration is refused.
     outcome_grader: str = "model"
     # How long bytes may lie without a file that names them, and how often those are looked for.
@@ -38,6 +40,10 @@ class Settings(BaseServiceSettings):
     def prices(self) -> Prices:
         """The operator's price list; ConfigError where it is not usable."""
         return Prices(read_cost_profile(self.cost_profile))
+
+    def has_search(self) -> bool:
+        """Whether agents may enable web_search."""
+        return bool(self.web_search_url)
 
     def has_grader(self) -> bool:
         """Whether outcomes can be measured; ConfigError where the setting is neither of its words."""

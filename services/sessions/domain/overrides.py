@@ -118,16 +118,16 @@ def replace_tools(document: Document, patch: dict[str, Any]) -> Document:
 
 def refuse_unavailable(document: Document) -> None:
     """Refuses an agent that needs what no runner of this build can do, naming it."""
-    for name in ("skills", "multiagent"):
-        if document.get(name) and not (name == "multiagent" and is_plain_coordinator(document[name])):
-            raise UnsupportedCapability(
-                f"The agent uses {name}, which sessions of this build can't run. Override the field, or use an"
-                " agent without it.",
-                field=f"agent.{name}",
-                capability=name,
-            )
-    if document.get("multiagent"):
-        _refuse_taken_names(document)
+    multiagent = document.get("multiagent")
+    if not multiagent:
+        return
+    if not is_plain_coordinator(multiagent):
+        raise UnsupportedCapability(
+            "The agent uses multiagent in a way that sessions of this build can't run. Use an agent without it.",
+            field="agent.multiagent",
+            capability="multiagent",
+        )
+    _refuse_taken_names(document)
 
 
 def _refuse_taken_names(document: Document) -> None:

@@ -16,10 +16,6 @@ from services.sessions.domain.web_domains import LISTS, validate_domain_lists
 
 BUILT_IN_TOOLSET = "agent_toolset_20260401"
 BUILT_IN_TOOLS = ("bash", "read", "write", "edit", "glob", "grep", "web_fetch", "web_search")
-UNAVAILABLE_TOOLS = {
-    "web_fetch": "this build has no guarded fetcher",
-    "web_search": "no search provider is configured",
-}
 TOOL_TYPES = (BUILT_IN_TOOLSET, "mcp_toolset", "custom", "custom_toolset")
 POLICIES = ("always_allow", "always_ask")
 
@@ -120,13 +116,6 @@ def _built_in_config(config: Tool, path: str, name: str, default: Tool) -> Tool:
     if name in _WEB_CONFIG_FIELDS:
         stored |= validate_domain_lists(config, path, path_suffix=name == "web_search")
         stored |= _web_options(config, path)
-    if name in UNAVAILABLE_TOOLS and stored["enabled"]:
-        raise UnsupportedCapability(
-            f"{path} enables {name}, which can't run here: {UNAVAILABLE_TOOLS[name]}. Leave the entry out, or send"
-            " it with enabled: false.",
-            field=f"{path}.enabled",
-            capability=name,
-        )
     return stored
 
 

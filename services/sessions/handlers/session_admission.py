@@ -20,8 +20,10 @@ from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, Environ
 from services.sessions.domain.overrides import apply_overrides, refuse_unavailable, without_effort
 from services.sessions.domain.session import NewSession
 from services.sessions.domain.session_state import SessionState
+from services.sessions.domain.web_search import refuse_search_in_session
 from services.sessions.handlers.resource_admission import admit_resources
 from services.sessions.handlers.rosters import models_of, with_roster
+from services.sessions.handlers.session_skills import with_skills
 from services.sessions.store.agents import AgentStore
 from services.sessions.store.environments import EnvironmentStore
 from services.sessions.store.origins import Origins
@@ -96,7 +98,14 @@ class Admitted:
 
 
 async def admit(
-    tx: Tx, new: NewSession, now: datetime, *, workspace_provider: str, providers: Collection[str], prices: Prices
+    tx: Tx,
+    new: NewSession,
+    now: datetime,
+    *,
+    workspace_provider: str,
+    providers: Collection[str],
+    prices: Prices,
+    has_search: bool = False,
 ) -> Admitted:
     """Returns a session that may exist, or refuses it."""
     agent, environment = await _origins(tx, new)
@@ -113,6 +122,11 @@ async def admit(
     refuse_unavailable(document)
     if document.get("multiagent"):
         document = await with_roster(tx, document)
+        own_document = orjson.dumps(document).decode()
+    if not has_search:
+        refuse_search_in_session(document)
+    if (resolved_document := await with_skills(tx, document)) is not document:
+        document = resolved_document
         own_document = orjson.dumps(document).decode()
     ceiling = budget.at_creation(new.budget, models_of(model_id, document), prices) if new.has_budget else None
     if environment is None:

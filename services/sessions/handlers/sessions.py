@@ -48,6 +48,7 @@ from services.sessions.domain.session import (
 )
 from services.sessions.domain.session_errors import SessionEnded, SessionRunning
 from services.sessions.domain.session_state import SessionState
+from services.sessions.domain.web_search import refuse_search
 from services.sessions.handlers.definitions import can_be_session, once, read_body
 from services.sessions.handlers.rosters import models_of
 from services.sessions.handlers.saved_agents import SavedAgents
@@ -77,6 +78,7 @@ class SessionsHandlers(SessionsServiceServicer):
         prices: Prices | None = None,
         check_vaults: CheckVaults = no_vaults,
         tokens: RepositoryTokens | None = None,
+        has_search: bool = False,
     ) -> None:
         """`providers` are the sandbox backends that runners have; `workspace_provider` serves by default."""
         self._operations = operations
@@ -86,6 +88,7 @@ class SessionsHandlers(SessionsServiceServicer):
         self._providers = providers
         self._default_engine = default_engine
         self._has_grader = has_grader
+        self._has_search = has_search
         self._prices = prices or Prices({})
         self._check_vaults = check_vaults
         self._tokens = tokens or RepositoryTokens(None)
@@ -145,7 +148,7 @@ class SessionsHandlers(SessionsServiceServicer):
             if turn.phase_of(state) is turn.Phase.ENDED:
                 raise SessionEnded(f"Session {state.id} has ended and can't be changed.", session_id=state.id)
             record = await _record(unit.tx, state.id)
-            change = _Change(record, patch, is_running=turn.is_at_work(state))
+            change = _Change(record, patch, is_running=turn.is_at_work(state), has_search=self._has_search)
             if patch.has_budget:
                 change.change_budget(state, record, patch.budget, self._prices)
             if change.told is not None:
@@ -219,6 +222,7 @@ class SessionsHandlers(SessionsServiceServicer):
             workspace_provider=self._workspace_provider,
             providers=self._providers,
             prices=self._prices,
+            has_search=self._has_search,
         )
         await Sessions(tx).insert(admitted.row)
         return admitted, admitted.state(tx.workspace_id)
@@ -230,8 +234,9 @@ class SessionsHandlers(SessionsServiceServicer):
 class _Change:
     """What an update does to a session: its columns afterwards, and what to tell about it."""
 
-    def __init__(self, record: SessionRecord, patch: SessionPatch, *, is_running: bool) -> None:
+    def __init__(self, record: SessionRecord, patch: SessionPatch, *, is_running: bool, has_search: bool) -> None:
         row = record.row
+        self._has_search = has_search
         # The changed fields as session.updated shows them; None where nothing changed.
         self.told: dict[str, Any] | None = None
         self.title, self.metadata, self.agent_document = row.title, row.metadata, row.agent_document
@@ -274,6 +279,8 @@ class _Change:
         before = orjson.loads(record.agent_document)
         after = replace_tools(before, patch)
         refuse_unavailable(after)
+        if not self._has_search:
+            refuse_search(after.get("tools") or [], field="agent.tools", given=patch.get("tools"))
         if after == before:
             return
         self.agent_document = orjson.dumps(after).decode()

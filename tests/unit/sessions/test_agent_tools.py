@@ -10,6 +10,7 @@ from services.sessions.domain.errors import McpServerMismatch
 from services.sessions.domain.mcp_servers import validate_mcp_servers
 from services.sessions.domain.session_errors import InvalidRequest, UnknownField, UnsupportedCapability
 from services.sessions.domain.tools import check_mcp_consistency, validate_tools
+from services.sessions.domain.web_search import refuse_search, refuse_search_in_session
 
 ALLOW, ASK = {"type": "always_allow"}, {"type": "always_ask"}
 TOOLSET = {"type": "agent_toolset_20260401"}
@@ -91,13 +92,30 @@ def test_any_other_policy_is_refused_with_the_accepted_ones(policy: Any) -> None
     assert "always_allow, always_ask" in refusal.value.message
 
 
-@pytest.mark.parametrize("tool", ["web_fetch", "web_search"])
 @pytest.mark.parametrize("config", [{}, {"enabled": True}, {"enabled": None}])
-def test_an_enabled_web_tool_is_an_unsupported_capability(tool: str, config: dict[str, Any]) -> None:
+def test_an_enabled_search_is_an_unsupported_capability_without_a_provider(config: dict[str, Any]) -> None:
+    given = [
+        grouped(member("a"), member("b")),
+        TOOLSET | {"configs": [{"name": "bash"}, {"name": "web_search", **config}]},
+    ]
+    tools = validate_tools(given)
     with pytest.raises(UnsupportedCapability) as refusal:
-        built_in(configs=[{"name": "bash"}, {"name": tool, **config}])
-    assert refusal.value.field == "tools.0.configs.1.enabled"
-    assert tool in refusal.value.message
+        refuse_search(tools, given=given)
+    # As the caller counts: the group is stored as two tools.
+    assert refusal.value.field == "tools.1.configs.1.enabled"
+    assert refusal.value.metadata == {"capability": "web_search"}
+    with pytest.raises(UnsupportedCapability) as refusal:
+        refuse_search_in_session({"tools": [], "multiagent": {"agents": [{"tools": tools}]}})
+    assert refusal.value.field == "agent.multiagent.agents.0.tools.2.configs.1.enabled"
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [[], [{"name": "web_fetch"}], [{"name": "web_search", "enabled": False}], [{"name": "web_fetch", "enabled": True}]],
+)
+def test_a_fetch_and_a_search_for_later_are_taken(configs: list[dict[str, Any]]) -> None:
+    refuse_search(validate_tools([TOOLSET | {"configs": configs}]))
+    refuse_search_in_session({"tools": validate_tools([TOOLSET | {"configs": configs}, custom("a")])})
 
 
 def test_a_disabled_web_tool_is_kept_with_its_options() -> None:
