@@ -115,6 +115,9 @@ class Isolation:
             variables["TMPDIR"] = folders.host(TEMPORARY)
             variables["SESSION_OUTPUTS"] = folders.host(OUTPUTS)
             variables["SESSION_UPLOADS"] = folders.host(UPLOADS)
+        if self.kind == "landlock":
+            # The host's settings can't be read here, and git gives up over one that it sees and can't read.
+            variables["GIT_CONFIG_NOSYSTEM"] = "1"
         if proxied:
             proxy = f"http://127.0.0.1:{PROXY_PORT}"
             for name in ("http_proxy", "https_proxy"):
