@@ -8,12 +8,14 @@ from managed_agents.sessions.v1.files_pb2_grpc import FilesServiceStub
 from managed_agents.sessions.v1.memory_pb2_grpc import MemoryServiceStub
 from managed_agents.sessions.v1.resources_pb2 import ReadAttachmentsRequest
 from managed_agents.sessions.v1.resources_pb2_grpc import ResourcesServiceStub
+from managed_agents.sessions.v1.skills_pb2_grpc import SkillsServiceStub
 from managed_agents.vault.v1.repository_secrets_pb2_grpc import RepositorySecretsServiceStub
 from services.worker.runner.workspace.files import FileMount
 from services.worker.runner.workspace.memory import MemoryMount
 from services.worker.runner.workspace.mount import Mount
 from services.worker.runner.workspace.outputs import OutputsMount
 from services.worker.runner.workspace.repositories import RepositoryMount
+from services.worker.runner.workspace.skills import SkillMount
 
 
 def mounts_of(channels: Sequence[Channel], private: PrivateHosts = NO_PRIVATE_HOSTS) -> list[Mount]:
@@ -27,6 +29,7 @@ def mounts_of(channels: Sequence[Channel], private: PrivateHosts = NO_PRIVATE_HO
         FileMount(files),
         RepositoryMount(tokens, private=private),
         MemoryMount(channels[0].stub(MemoryServiceStub)),
+        SkillMount(channels[0].stub(SkillsServiceStub)),
         OutputsMount(files),
     ]
 
