@@ -11,6 +11,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,11 +37,13 @@ MAX_ARCHIVE_BYTES = LIMITS.total_bytes + 4 * 1024 * 1024
 _AT_ONCE = 4
 _SECONDS = 60.0
 _INCOMING = ".incoming-"
+# Somebody else may still be at it until then.
+_ABANDONED_SECONDS = 600.0
 # How a document without any skill is told without reading it.
 _HAS_SKILLS = b'"skills":[{'
 _INTRODUCTION = (
-    "You have skills: packages of instructions for certain tasks, each with a SKILL.md and further files beside it. When"
-    " a task fits one, read its SKILL.md before you begin, and follow it. Your skills:"
+    "You have skills: packages of instructions for certain tasks, each with a SKILL.md and further files beside it."
+    " When a task fits one, read its SKILL.md before you begin, and follow it. Your skills:"
 )
 
 
@@ -141,11 +144,11 @@ def _missing(folder: Path, wanted: Sequence[Skill]) -> list[Skill]:
     root = _open_root(folder)
     try:
         with os.scandir(root) as entries:
-            there = {entry.name for entry in entries if entry.is_dir(follow_symlinks=False)}
-        for name in there:
-            if name.startswith(_INCOMING):
+            there = {entry.name: entry.stat(follow_symlinks=False) for entry in entries if entry.is_dir()}
+        for name, status in there.items():
+            if name.startswith(_INCOMING) and status.st_mtime < time.time() - _ABANDONED_SECONDS:
                 shutil.rmtree(name, dir_fd=root, ignore_errors=True)
-        return [skill for skill in wanted if skill.directory not in there]
+        return [skill for skill in wanted if skill.directory not in there or not _is_there(root, skill.directory)]
     finally:
         os.close(root)
 
@@ -162,10 +165,10 @@ def _unpack(folder: Path, skill: Skill, data: bytes, digest: str) -> None:
             for file in files:
                 _write(root, incoming, file)
             os.rename(incoming, skill.directory, src_dir_fd=root, dst_dir_fd=root)
-        except BaseException as failure:
+        except OSError:
             shutil.rmtree(incoming, dir_fd=root, ignore_errors=True)
             # Another runner of this session, on a folder that both share, was faster.
-            if not isinstance(failure, FileExistsError | OSError) or not _is_there(root, skill.directory):
+            if not _is_there(root, skill.directory):
                 raise
     finally:
         os.close(root)
