@@ -131,7 +131,9 @@ def check_path(path: str, field: str = "path") -> str:
     _check_characters(path, field)
     segments = path[1:].split("/")
     if len(segments) > MAX_SEGMENTS:
-        raise InvalidMemoryPath(f"{field} has {len(segments)} segments; at most {MAX_SEGMENTS} are accepted.", field=field)
+        raise InvalidMemoryPath(
+            f"{field} has {len(segments)} segments; at most {MAX_SEGMENTS} are accepted.", field=field
+        )
     for segment in segments:
         if segment in ("", ".", ".."):
             raise InvalidMemoryPath(f"{field} must not have empty segments, `.` or `..`.", field=field)
