@@ -176,7 +176,7 @@ async def test_the_environment_is_clean(session, monkeypatch):
     names = {line.partition("=")[0] for line in (await session.text("env")).split("\n")}
     allowed = {"PATH", "HOME", "LANG", "TERM", "PWD", "OLDPWD", "SHLVL", "_"}
     if "SANDBOX_ID" in names:
-        allowed |= {"SANDBOX_ID", "TMPDIR", "SESSION_OUTPUTS", "SESSION_UPLOADS"}
+        allowed |= {"SANDBOX_ID", "TMPDIR", "SESSION_OUTPUTS", "SESSION_UPLOADS", "GIT_CONFIG_NOSYSTEM"}
     assert names <= allowed
     assert await session.text("ls /proc/self/fd | tr '\\n' ' '") == "0 1 2 3 "
 

@@ -47,7 +47,7 @@ def test_everything_that_may_be_null_counts_as_left_out() -> None:
         pytest.param({"metadata": {"k" * 65: "x"}}, "metadata", "INVALID_REQUEST", id="metadata-key-long"),
         pytest.param({"metadata": {str(n): "" for n in range(17)}}, "metadata", "INVALID_REQUEST", id="17-pairs"),
         pytest.param({"resources": {}}, "resources", "INVALID_REQUEST", id="resources-object"),
-        pytest.param({"resources": [{}]}, "resources", "UNSUPPORTED_CAPABILITY", id="resources"),
+        pytest.param({"resources": [{}]}, "resources.0.type", "INVALID_REQUEST", id="resources"),
         pytest.param({"vault_ids": "vlt_1"}, "vault_ids", "INVALID_REQUEST", id="vaults-string"),
         pytest.param({"vault_ids": [1]}, "vault_ids.0", "INVALID_REQUEST", id="vault-number"),
         pytest.param({"vault_ids": ["vlt_1", ""]}, "vault_ids.1", "INVALID_REQUEST", id="vault-empty"),
