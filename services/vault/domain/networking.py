@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from kit.errors import InvalidArgument
 from services.vault.domain import fields
 from services.vault.domain.errors import InvalidField
 
@@ -71,7 +72,7 @@ def stored(text: str | None) -> Networking | None:
         return None
     try:
         return parse(orjson.loads(text), "networking")
-    except (ValueError, InvalidField):
+    except (ValueError, InvalidArgument):
         return None
 
 

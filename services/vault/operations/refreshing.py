@@ -109,7 +109,7 @@ class Refresher:
     def _ended(self, key: tuple[str, str], done: asyncio.Task[Outcome]) -> None:
         self._running.pop(key, None)
         if not done.cancelled() and (error := done.exception()) is not None:
-            log.warning("a renewal broke off", credential_id=key[1], error=type(error).__name__)
+            log.warning("a renewal broke off", resource_id=key[1], error=type(error).__name__)
 
     async def _is_past(self, wanted: Wanted) -> bool:
         async with self._database.read(wanted.workspace_id) as tx:
@@ -187,7 +187,7 @@ class Refresher:
             except (Unavailable, Aborted) as error:
                 # The former refresh token may be worth nothing by now: try as long as the lease allows.
                 if time.monotonic() > deadline:
-                    log.error("a renewed token could not be stored", credential_id=wanted.credential.id)
+                    log.error("a renewed token could not be stored", resource_id=wanted.credential.id)
                     raise
                 log.warning("a renewed token is not stored yet", reason=error.reason)
                 await asyncio.sleep(0.2)
@@ -243,7 +243,7 @@ class Refresher:
                 )
         if is_first:
             self._announcements.sent()
-        log.warning("a token could not be renewed", credential_id=credential.id, status=outcome.status)
+        log.warning("a token could not be renewed", resource_id=credential.id, status=outcome.status)
         return outcome
 
     async def _drop(self, wanted: Wanted, holder: str) -> None:
