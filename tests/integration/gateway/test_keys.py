@@ -6,49 +6,19 @@ Where two gateways are needed, the second is one of its own: with its own connec
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
 import pytest
 
 from kit.embedded.nats import EmbeddedNats
-from kit.nats import connect as connect_nats
 from kit.testing import await_until
 from services.gateway.admission import keyring
-from services.gateway.admission.keyring import KeyRing
-from services.gateway.app import HttpServer, all_operations, create_app
-from services.gateway.clients import connect
-from services.gateway.config import GatewaySettings
-from services.gateway.streams import Hub
 from tests.integration.gateway.conftest import Gateway
+from tests.integration.gateway.further import another
 
 KEYS = "/v1/api-keys"
-MakeGateway = Callable[..., Awaitable[httpx2.AsyncClient]]
-
-
-@asynccontextmanager
-async def another(gateway: Gateway, nats_url: str, **changes: Any) -> AsyncIterator[tuple[httpx2.AsyncClient, KeyRing]]:
-    """A client of a further gateway over the same services, and that gateway's key ring."""
-    folder = gateway.sessions_address.removesuffix("sessions")
-    named = {f"{name}_address": f"{folder}{name}" for name in ("sessions", "vault", "runner")}
-    settings = GatewaySettings(port=0, shutdown_seconds=2, **(named | changes))
-    clients = connect(settings.addresses(), token=None, call_seconds=settings.call_seconds)
-    nats = await connect_nats(nats_url, "another gateway")
-    hub, ring = Hub(nats, clients.events), KeyRing(clients.keys)
-    await ring.listen(nats)
-    server = HttpServer(create_app(settings, clients, all_operations(settings, hub, ring), ring), settings)
-    await server.start()
-    try:
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client:
-            yield client, ring
-    finally:
-        await hub.close()
-        await server.stop()
-        await ring.close()
-        await nats.close()
-        await clients.close()
 
 
 @pytest.fixture
