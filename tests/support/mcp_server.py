@@ -16,8 +16,8 @@ from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp_types import CallToolResult, ResourceLink, TextContent
 
 PIXEL = bytes.fromhex(
-    "89504e470d0a1a0a0000000d4948445200000001000000010806000000 1f15c4890000000d49444154789c6360000000000500010d0a2db40000"
-    "000049454e44ae426082".replace(" ", "")
+    "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c489"
+    "0000000d49444154789c6360000000000500010d0a2db40000000049454e44ae426082"
 )
 
 
@@ -133,7 +133,9 @@ def _tools(doorman: Doorman) -> None:
     @server.tool()
     def point() -> CallToolResult:
         """A link to something."""
-        link = ResourceLink(type="resource_link", name="report", uri="https://example.com/r.pdf", mime_type="text/plain")
+        link = ResourceLink(
+            type="resource_link", name="report", uri="https://example.com/r.pdf", mime_type="text/plain"
+        )
         return CallToolResult(content=[TextContent(type="text", text="see"), link], structured_content={"pages": 3})
 
     @server.tool()

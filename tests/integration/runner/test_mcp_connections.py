@@ -9,7 +9,8 @@ from kit.testing import await_until
 from services.worker.runner.mcp.errors import AUTHENTICATION_FAILED, CONNECTION_FAILED
 from services.worker.runner.mcp.session import CallRefused, OutcomeUnknown, ServerFailed
 from services.worker.runner.mcp.spec import Server
-from tests.integration.runner.mcp_bench import NO_PRIVATE_HOSTS, Vault, session_servers
+from tests.integration.runner.mcp_bench import NO_PRIVATE_HOSTS, session_servers
+from tests.integration.runner.played import PlayedInjections
 from tests.support.mcp_server import mcp_server, silent_server
 
 
@@ -64,7 +65,7 @@ async def test_a_server_that_hangs_in_the_handshake_fails_in_time(method: str) -
 
 async def test_a_call_without_an_answer_ends_in_time_and_is_not_made_again() -> None:
     async with mcp_server() as server, session_servers(named(server.url), call_seconds=0.5) as servers:
-        with pytest.raises(OutcomeUnknown, match="within 0.5 seconds"):
+        with pytest.raises(OutcomeUnknown, match=r"within 0\.5 seconds"):
             await servers.call("tested", "wait", {})
         assert server.calls == [("wait", {})]
         server.gate.set()
@@ -93,7 +94,7 @@ async def test_a_session_that_the_server_forgot_is_begun_anew_for_the_call_that_
 
 
 async def test_ten_calls_with_an_expired_token_refresh_it_once() -> None:
-    vault = Vault(renewals=["second"])
+    vault = PlayedInjections(renewals=["second"])
     async with mcp_server() as server:
         vault.tokens[server.url] = "first"
         server.tokens = {"first"}
@@ -103,14 +104,14 @@ async def test_ten_calls_with_an_expired_token_refresh_it_once() -> None:
             server.tokens = {"second"}
             results = await asyncio.gather(*(servers.call("tested", "add", {"a": n, "b": 1}) for n in range(10)))
             assert [texts(result) for result in results] == [[str(n + 1)] for n in range(10)]
-            assert (vault.refreshed, vault.resolved) == (1, 1)
+            assert (vault.refreshed, len(vault.asked)) == (1, 1)
             assert server.methods().count("initialize") == 1
             # Each call was made once.
             assert len(server.calls) == 13
 
 
 async def test_a_token_that_nothing_renews_is_an_authentication_failure_and_the_call_was_not_made() -> None:
-    vault = Vault()
+    vault = PlayedInjections()
     async with mcp_server() as server:
         vault.tokens[server.url] = "first"
         server.tokens = {"first"}
@@ -134,7 +135,7 @@ async def test_a_server_that_wants_a_credential_fails_as_that() -> None:
 
 
 async def test_a_rotation_connects_anew_and_lets_calls_end() -> None:
-    vault = Vault()
+    vault = PlayedInjections()
     async with mcp_server() as server:
         vault.tokens[server.url] = "old"
         async with session_servers(named(server.url), vault=vault) as servers:
@@ -152,7 +153,7 @@ async def test_a_rotation_connects_anew_and_lets_calls_end() -> None:
 
 
 async def test_a_rotation_after_which_the_server_does_not_come_back_shows() -> None:
-    vault = Vault()
+    vault = PlayedInjections()
     async with mcp_server() as server:
         vault.tokens[server.url] = "old"
         async with session_servers(named(server.url), vault=vault) as servers:
@@ -259,7 +260,7 @@ async def test_an_environment_decides_which_servers_are_reached(network: dict, r
         if reached:
             await servers.ensure("tested")
             return
-        with pytest.raises(ServerFailed, match="does not allow 127.0.0.1"):
+        with pytest.raises(ServerFailed, match=r"does not allow 127\.0\.0\.1"):
             await servers.ensure("tested")
         assert server.seen == []
 

@@ -86,7 +86,8 @@ class Connection:
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wake = asyncio.Event()
         self._closing = False
-        self._stale = False
+        # Whether the tools may have changed, and whether they are being read.
+        self._stale = self._listing = False
         self._relisted: list[asyncio.Future[None]] = []
         self._calls = 0
 
@@ -112,11 +113,14 @@ class Connection:
             await asyncio.wait({self._task}, timeout=_CLOSE_SECONDS)
 
     async def relist(self) -> None:
-        """Read the tools again where the server had no way to tell of a change. Raises ServerFailed."""
-        if self.lost or (self._opened is not None and self._opened.listening() and not self._stale):
+        """Read the tools again where they may have changed, as far as is known. Raises ServerFailed."""
+        assert self._opened is not None
+        is_known = self._opened.listening() and not self._stale and not self._listing
+        if self.lost or is_known:
             return
         listed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._relisted.append(listed)
+        # One that is under way may have been answered before the change.
         self._stale = True
         self._wake.set()
         await listed
@@ -232,8 +236,9 @@ class Connection:
                     waiting.cancel()
                 self._wake.clear()
                 while self._stale and not self._closing:
-                    self._stale = False
+                    self._stale, self._listing = False, True
                     await self._list_again(session)
+                    self._listing = False
         finally:
             ended.cancel()
 

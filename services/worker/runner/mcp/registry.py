@@ -162,7 +162,8 @@ class McpServers:
             return
         told = orjson.loads(message.data)
         if told.get("taken_by") != self._runner_id and not held.servers.users:
-            await self._let_go(session_id)
+            # Not here: this task is the subscription's own, and ends with it.
+            self._soon(self._let_go(session_id))
 
     async def _let_go(self, session_id: str) -> None:
         held = self._held.pop(session_id, None)

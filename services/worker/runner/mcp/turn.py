@@ -6,7 +6,7 @@ server that fails is told of once, and the turn goes on without it; the next tur
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from services.worker.runner.mcp.errors import CallRefused, OutcomeUnknown, ServerFailed
@@ -125,4 +125,4 @@ class TurnServers:
     def _outcome(self, text: str, *, is_error: bool = True, pictures: Collection[Any] = ()) -> ToolOutcome:
         # Before anything of it is written to a file of the sandbox.
         outcome = self._limit(self._session.credentials.scrubber.text(text), is_error)
-        return ToolOutcome(outcome.text, outcome.is_error, outcome.overflow, tuple(pictures)) if pictures else outcome
+        return replace(outcome, pictures=tuple(pictures)) if pictures else outcome
