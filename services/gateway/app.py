@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from kit import lifecycle, telemetry
+from kit.buffers import keep_buffers
 from kit.config import ConfigError, load
 from kit.nats import connect as connect_nats
 
@@ -193,6 +194,7 @@ class HttpServer:
 async def build() -> lifecycle.Service:
     """Read the settings and join the parts in the order of their start."""
     settings = load(GatewaySettings)
+    keep_buffers()
     service = lifecycle.Service.from_settings("gateway", settings)
     clients = connect(settings.addresses(), token=settings.internal_token(), call_seconds=settings.call_seconds)
     nats = await connect_nats(settings.nats_server(), "gateway")

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from kit.buffers import keep_buffers
 from kit.clock import SystemClock
 from kit.config import load
 from kit.lifecycle import Service
@@ -57,6 +58,7 @@ async def build(settings: Settings | None = None) -> Service:
     """One replica, in the order in which its parts start."""
     settings = settings or load(Settings)
     dsn, prices, has_grader = settings.database_dsn(), settings.prices(), settings.has_grader()
+    keep_buffers()
     clock = SystemClock()
     database = Database(dsn, SCHEMA, max_connections=settings.database_connections)
     nats = await connect(settings.nats_server(), SCHEMA)
