@@ -56,6 +56,12 @@ def secret_key() -> dict[str, str]:
     return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
+def vault() -> tuple[str, str]:
+    """Address of a vault elsewhere and the file with its token, where the operator names them."""
+    read = os.environ.get
+    return read(f"{PREFIX}VAULT_ADDRESS", ""), read(f"{PREFIX}INTERNAL_TOKEN_FILE", "")
+
+
 def common() -> dict[str, str]:
     """The variables that every service gets: nothing that could be a secret of this machine's owner."""
     return {name: value for name, value in os.environ.items() if _is_common(name)}

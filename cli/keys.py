@@ -114,6 +114,29 @@ def revoke(
     _run(work, url, data_dir)
 
 
+@app.command(
+    epilog="Examples: `managed-agents keys rotate` · `managed-agents keys rotate --json` · "
+    "`managed-agents keys rotate --resume`"
+)
+def rotate(
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Add no version; wait for the one that is under way.")
+    ] = False,
+    wait: Annotated[bool, typer.Option(help="Wait until every stored secret is sealed anew.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Give the vault's master key a new version, and seal every stored secret with it.
+
+    Nothing stops meanwhile: former versions keep opening what they sealed. The key file gets the new version; keep a
+    copy of the file as you do of the database. In production name the vault in MANAGED_AGENTS_VAULT_ADDRESS.
+    """
+    from cli.key_rotation import rotate as work
+    from cli.main import finish, told
+
+    finish(asyncio.run(told(work(data_dir, resume=resume, wait=wait, as_json=as_json, say=_say))))
+
+
 def _run(work: Callable[["Access"], Awaitable[None]], url: str | None, data_dir: Path) -> None:
     from cli.key_access import open_access
     from cli.main import finish, told
