@@ -15,6 +15,7 @@ from kit.rpc.context import CallContext
 from kit.rpc.server import Server
 from kit.telemetry import log
 from managed_agents.sessions.v1.events_pb2 import TurnSignal
+from managed_agents.sessions.v1.files_pb2_grpc import FilesServiceStub
 from managed_agents.sessions.v1.turns_pb2_grpc import TurnsServiceStub
 from managed_agents.vault.v1.injections_pb2_grpc import InjectionServiceStub
 from managed_agents.vault.v1.vault_pb2 import GetModelAccessRequest, GetModelAccessResponse
@@ -26,6 +27,7 @@ from services.worker.runner.handlers.runner import RunnerDescription, RunnerHand
 from services.worker.runner.loop.cache import ConversationCache
 from services.worker.runner.loop.claims import Claims
 from services.worker.runner.loop.retry import RetryPolicy
+from services.worker.runner.loop.rubrics import RubricReader
 from services.worker.runner.loop.sessions import TurnSessions
 from services.worker.runner.loop.turn import TurnServices
 from services.worker.runner.mcp.registry import ROTATED_SUBJECT, McpServers
@@ -99,6 +101,7 @@ class Runner:
                 release=calls.release,
                 load=calls.load,
                 read_log=calls.read_log,
+                rubrics=RubricReader(self._channels[0].stub(FilesServiceStub)),
                 publish=self._publish,
                 access=self.access,
                 sandboxes=self.sandboxes,

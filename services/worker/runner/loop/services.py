@@ -9,6 +9,7 @@ from services.worker.runner.loop import retry, threads
 from services.worker.runner.loop.context import Conversation
 from services.worker.runner.loop.leases import Lease
 from services.worker.runner.loop.previews import Publish
+from services.worker.runner.loop.rubrics import RubricReader
 from services.worker.runner.mcp.registry import McpServers
 from services.worker.runner.models.access import ModelAccessCache
 from services.worker.runner.models.base import ToolDefinition
@@ -27,6 +28,7 @@ class TurnServices:
     load: Callable[[TurnGrant, Lease, bool], Awaitable[Conversation]]
     # The context events of a session from its beginning, whatever was compacted.
     read_log: Callable[[Lease], AsyncIterator[Event]]
+    rubrics: RubricReader
     publish: Publish
     access: ModelAccessCache
     sandboxes: threads.Sandboxes

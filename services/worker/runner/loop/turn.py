@@ -169,6 +169,7 @@ class Turn:
             self._services.retry_policy,
             self._profile.model_id,
             partial(self._services.read_log, self.lease),
+            self._services.rubrics,
         )
         self._conversation = conversation
 
