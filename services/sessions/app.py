@@ -46,6 +46,7 @@ from services.sessions.operations.claims import Claims
 from services.sessions.operations.core import Operations
 from services.sessions.operations.repository_tokens import RepositoryTokens
 from services.sessions.operations.session_vaults import vault_checker
+from services.sessions.operations.token_sweep import TokenSweep
 from services.sessions.operations.waiting_room import WaitingRoom
 from services.sessions.operations.waits import Waits, bound_reader
 from services.sessions.sweeper import Sweeper
@@ -116,6 +117,7 @@ async def build(settings: Settings | None = None) -> Service:
     service.add_task("claims", Claims(operations).run)
     if vault is not None:
         service.add("vault", stop=vault.close)
+        service.add_task("token sweep", TokenSweep(database, tokens).run)
     service.add_task("sweeper", Sweeper(operations, settings.sweep_seconds, waits).run)
     service.add_task("waiting room", seat_nobody_while_stopping)
     service.add("rpc", server.start, server.stop)

@@ -6,15 +6,30 @@ whose session never came to be, or is gone, is dropped at once, or by the sweep 
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from kit.errors import DomainError
 from kit.rpc.client import Channel
+from kit.rpc.context import CallContext, use_context
 from kit.telemetry import log
-from managed_agents.vault.v1.repository_secrets_pb2 import DropRepositoryTokensRequest, PutRepositoryTokenRequest
+from managed_agents.vault.v1.repository_secrets_pb2 import (
+    DropRepositoryTokensRequest,
+    ListRepositoryTokensRequest,
+    PutRepositoryTokenRequest,
+)
 from managed_agents.vault.v1.repository_secrets_pb2_grpc import RepositorySecretsServiceStub
 from services.sessions.domain.session_errors import UnsupportedCapability
 
 _SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose token is kept."""
+
+    workspace_id: str
+    session_id: str
+    resource_id: str
 
 
 class RepositoryTokens:
@@ -32,6 +47,17 @@ class RepositoryTokens:
         for resource_id, token in tokens.items():
             request = PutRepositoryTokenRequest(resource_id=resource_id, session_id=session_id, token=token)
             await self._vault.PutRepositoryToken(request, timeout_seconds=_SECONDS, retry=True)
+
+    async def page(self, after_id: str, older_than_seconds: int, limit: int) -> list["Owner"]:
+        """Whose tokens are kept, of every workspace, in the order of resource ids."""
+        if self._vault is None:
+            return []
+        request = ListRepositoryTokensRequest(
+            after_resource_id=after_id, older_than_seconds=older_than_seconds, limit=limit
+        )
+        with use_context(CallContext(principal_id="sessions")):
+            answer = await self._vault.ListRepositoryTokens(request, retry=True)
+        return [Owner(each.workspace_id, each.session_id, each.resource_id) for each in answer.owners]
 
     @asynccontextmanager
     async def until_committed(self) -> AsyncIterator["Keeping"]:

@@ -90,6 +90,18 @@ class ResourceStore:
         )
         return {row[0] for row in found}
 
+    async def that_may_run(self, session_ids: Sequence[str]) -> dict[tuple[str, str], str]:
+        """The resources of those sessions, of any workspace, that can still have a turn."""
+        rows = await self._tx.all(
+            """
+            SELECT workspace_id, id, resources FROM sessions -- platform-wide: what vault keeps for any session
+            WHERE id = ANY(%(ids)s) AND deleted_at IS NULL AND archived_at IS NULL
+              AND status NOT IN ('terminated', 'timed_out')
+            """,
+            {"ids": list(session_ids)},
+        )
+        return {(row[0], row[1]): row[2] for row in rows}
+
     async def archive_copy(self, session_id: str, file_id: str, now: datetime) -> None:
         """Takes a detached copy out of listings and reads."""
         await self._tx.execute(

@@ -10,7 +10,12 @@ import orjson
 import psycopg
 import pytest
 
+from kit.postgres import Database
+from kit.rpc.client import channel
+from managed_agents.sessions.v1 import sessions_pb2
 from services.sessions.app import MIGRATIONS
+from services.sessions.operations.repository_tokens import RepositoryTokens
+from services.sessions.operations.token_sweep import TokenSweep
 from services.vault.app import MIGRATIONS as VAULT_MIGRATIONS
 from services.vault.app import compose
 from services.vault.config import VaultSettings
@@ -193,6 +198,29 @@ async def test_a_session_that_is_refused_leaves_no_token(mounting: Mounting, ser
     wrong = {"type": "file", "file_id": "file_none"}
     assert (await refusal(mounting.session(_resource(server), wrong))).reason == "FILE_NOT_FOUND"
     assert "sesrsc_" not in await _stored(vault_dsn, "vault")
+
+
+async def test_tokens_that_no_session_needs_are_swept(
+    platform: World, mounting: Mounting, server: GitServer, vault_dsn: str
+) -> None:
+    kept, deleted, stopped = [await mounting.session(_resource(server)) for _ in range(3)]
+    ids = {session: (await mounting.resources(session))[0]["id"] for session in (kept, deleted, stopped)}
+    await platform.clients.sessions.DeleteSession(sessions_pb2.DeleteSessionRequest(session_id=deleted))
+    await platform.clients.stop(stopped)
+    database = Database(platform.database_url, "sessions")
+    await database.open()
+    vault = channel(platform.vault_address)
+    try:
+        sweep = TokenSweep(database, RepositoryTokens(vault), grace_seconds=3_600)
+        # Whatever is new may belong to a session that is being made.
+        assert await sweep.sweep() == 0
+        sweep = TokenSweep(database, RepositoryTokens(vault), grace_seconds=0)
+        assert await sweep.sweep() == 2
+    finally:
+        await vault.close()
+        await database.close()
+    stored = await _stored(vault_dsn, "vault")
+    assert ids[kept] in stored and ids[deleted] not in stored and ids[stopped] not in stored
 
 
 def _files_with(folder: Path, text: str) -> list[Path]:
