@@ -72,8 +72,8 @@ class Hosts:
 
 
 @asynccontextmanager
-async def hosts() -> AsyncIterator[Hosts]:
-    """Serves until the end of the block."""
+async def hosts(address: str = "127.0.0.1") -> AsyncIterator[Hosts]:
+    """Serves until the end of the block. Who asks for no name gets the certificate of the address."""
     found = Hosts(Authority())
     contexts = {name: found.authority.context_for(name) for name in NAMES}
 
@@ -81,13 +81,13 @@ async def hosts() -> AsyncIterator[Hosts]:
         if name in contexts:
             connection.context = contexts[name]
 
-    context = found.authority.context_for("api.example")
+    context = found.authority.context_for(address)
     context.sni_callback = by_name
     application = web.Application(client_max_size=64 * 1024 * 1024)
     application.router.add_route("*", "/{path:.*}", _Host(found).answer)
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
-    plain, tls = web.TCPSite(runner, "127.0.0.1", 0), web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    plain, tls = web.TCPSite(runner, address, 0), web.TCPSite(runner, address, 0, ssl_context=context)
     for site in (plain, tls):
         await site.start()
     found.plain_port, found.tls_port = (address[1] for address in runner.addresses)

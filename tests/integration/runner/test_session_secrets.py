@@ -44,8 +44,8 @@ async def session_with_vaults(platform: World, **fields: Any) -> str:
     definition = {"name": "open", "hosting_type": "local", "network": {"type": "unrestricted"}}
     request = environments_pb2.CreateEnvironmentRequest(definition_json=orjson.dumps(definition))
     environment = (await platform.clients.environments.CreateEnvironment(request)).environment
-    agent = {"name": "tester", "model": "default", "system": "Be brief.", "tools": [TOOLSET]}
-    body = {"agent": await platform.agent(agent), "environment_id": environment.id, "vault_ids": ["vlt_1"], **fields}
+    agent = {"name": "tester", "model": "default", "system": "Be brief.", "tools": [TOOLSET], **fields}
+    body = {"agent": await platform.agent(agent), "environment_id": environment.id, "vault_ids": ["vlt_1"]}
     create = sessions_pb2.CreateSessionRequest(definition_json=orjson.dumps(body))
     return (await platform.clients.sessions.CreateSession(create)).session.id
 
@@ -92,6 +92,23 @@ async def test_a_turn_uses_a_credential_and_tells_what_was_stopped(platform: Wor
     ] * 2
     assert VALUE not in str(log) and base64.b64encode(VALUE.encode()).decode()[:16] not in str(log)
     assert types(log)[-1] == "session.status_idle"
+    assert {asked.session_id for asked in vault.asked} == {session}
+
+
+async def test_a_thread_uses_the_credentials_of_its_session(platform: World, found: Hosts) -> None:
+    vault = Vault(variable("TOKEN", VALUE, "api.example"))
+    runners: list[Runner] = []
+    writer = {"name": "writer", "model": "default", "system": "Write.", "tools": [TOOLSET]}
+    roster = {"type": "coordinator", "agents": [await platform.agent(writer)]}
+    session = await session_with_vaults(platform, multiagent=roster)
+    async with platform.runner(sandboxes=manager_for(platform, found, runners)) as runner:
+        runners.append(runner)
+        runner.secrets._vault = vault
+        use = tool('curl -sS -H "X-Token: $TOKEN" https://api.example/')
+        started = orjson.dumps({"agent": "writer", "message": use}).decode()
+        await platform.say(session, f"TOOL:start_thread:{started}")
+        await platform.until(session, seconds=30)
+    assert [seen.headers["X-Token"] for seen in found.seen] == [VALUE]
     assert {asked.session_id for asked in vault.asked} == {session}
 
 
