@@ -42,7 +42,7 @@ from kit.telemetry import log
 Action = Callable[[], Awaitable[Any] | Any]
 Work = Callable[[], Coroutine[Any, Any, Any]] | Coroutine[Any, Any, Any]
 
-# NATS over WebSockets is the one thing that anybody here would load it for.
+# The client of NATS would load it for WebSockets, which nobody here opens; who needs it loads it by himself.
 _UNUSED = ("aiohttp",)
 # gRPC's newer I/O threads hand each message over twice more; without them a hop takes half the time and CPU
 # (bench/FINDINGS.md). gRPC reads it as it is loaded, so it must stand before any import of it.
@@ -149,7 +149,8 @@ def main(module: str) -> NoReturn:
     gc.disable()
     os.environ.setdefault("GRPC_EXPERIMENTS", _GRPC_EXPERIMENTS)
     with without(*_UNUSED):
-        build = importlib.import_module(module).build
+        importlib.import_module("kit.nats")
+    build = importlib.import_module(module).build
     gc.freeze()
     gc.enable()
     run(build)
