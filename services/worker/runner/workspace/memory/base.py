@@ -45,13 +45,6 @@ class Base:
     # `active`, `archived` or `deleted`, as last heard.
     state: str = "active"
 
-    def path_of(self, memory_id: str) -> str | None:
-        """Where a memory is in the folder."""
-        for path, entry in self.entries.items():
-            if entry.memory_id == memory_id:
-                return path
-        return None
-
 
 def load(path: Path) -> Base:
     """The kept state; a fresh one where there is none, or none that can be read."""

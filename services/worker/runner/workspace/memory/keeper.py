@@ -131,7 +131,7 @@ class Keeper:
         if another:
             # Nothing was deleted one by one: the folder itself was moved or replaced.
             base.entries.clear()
-            base.hidden.clear()
+            base.revision = 0
             self._say.replaced()
         base.folder = tree.identity
         return another
@@ -200,33 +200,36 @@ class Keeper:
             if change.content is not None:
                 self._settle(tree, base, change.path, None)
             base.entries.pop(change.path, None)
+        base.revision = 0
         self._say.undone([change.path for change in changes])
 
     async def _take_in(self, tree: Tree, base: Base, full: bool) -> None:
         """Make the folder what the store is, as far as it was told."""
-        places = {entry.memory_id: path for path, entry in base.entries.items()}
+        # Usually one; two where a conflict brought a memory to a place before its move was heard of.
+        places: dict[str, list[str]] = {}
+        for path, entry in base.entries.items():
+            places.setdefault(entry.memory_id, []).append(path)
         hidden, revision = dict(base.hidden), 0
-        if full:
-            base.hidden.clear()
         present: set[str] = set()
         async for part in self.client.pull(self.folder.store_id, 0 if full else base.revision):
             self._note_state(base, part.state)
             if part.state == "deleted":
-                base.hidden = hidden
                 return
             revision = part.revision
             present.update(memory.id for memory in part.changed)
             await asyncio.to_thread(self._take_in_part, tree, base, part, places, hidden)
         if full:
             await asyncio.to_thread(self._remove, tree, base, places, places.keys() - present)
+            base.hidden = {path: memory_id for path, memory_id in base.hidden.items() if memory_id in present}
         base.revision = revision
 
     def _take_in_part(
-        self, tree: Tree, base: Base, part: Pulled, places: Mapping[str, str], hidden: Mapping[str, str]
+        self, tree: Tree, base: Base, part: Pulled, places: Mapping[str, list[str]], hidden: Mapping[str, str]
     ) -> None:
-        moved = {memory.id for memory in part.changed if places.get(memory.id, memory.path) != memory.path}
-        self._remove(tree, base, places, moved.union(part.deleted_ids))
-        there = moved.union(part.deleted_ids, (memory.id for memory in part.changed))
+        self._remove(tree, base, places, part.deleted_ids)
+        for memory in part.changed:
+            self._remove(tree, base, places, (memory.id,), but=memory.path)
+        there = {*part.deleted_ids, *(memory.id for memory in part.changed)}
         base.hidden = {path: memory_id for path, memory_id in base.hidden.items() if memory_id not in there}
         # Deeper ones first: where a memory has the path of a folder, the folder is what is shown.
         for memory in sorted(part.changed, key=lambda each: (-each.path.count("/"), each.path)):
@@ -236,12 +239,14 @@ class Keeper:
                 if memory.path in base.hidden and memory.path not in hidden:
                     self._say.hidden(memory.path)
 
-    def _remove(self, tree: Tree, base: Base, places: Mapping[str, str], memory_ids: Iterable[str]) -> None:
+    def _remove(
+        self, tree: Tree, base: Base, places: Mapping[str, list[str]], memory_ids: Iterable[str], but: str = ""
+    ) -> None:
         """Take memories away from where they were, unless another one is there by now."""
         for memory_id in memory_ids:
-            path = places.get(memory_id)
-            if path and (entry := base.entries.get(path)) and entry.memory_id == memory_id:
-                self._settle(tree, base, path, None)
+            for path in places.get(memory_id, ()):
+                if path != but and (entry := base.entries.get(path)) and entry.memory_id == memory_id:
+                    self._settle(tree, base, path, None)
 
     def _note_state(self, base: Base, state: str) -> None:
         if state != base.state:

@@ -104,14 +104,18 @@ class Tree:
         except FileNotFoundError:
             return None
         except OSError as error:
-            status = os.stat(_name(path), dir_fd=parent, follow_symlinks=False)
+            try:
+                status = os.stat(_name(path), dir_fd=parent, follow_symlinks=False)
+            except OSError:
+                return None
             return Found(_signature(status), reason=f"it can't be read ({os.strerror(error.errno or 0).lower()})")
         finally:
             os.close(parent)
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(fd)
+            return None
         with open(fd, "rb") as stream:
-            status = os.fstat(stream.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                return None
             if status.st_size > MAX_CONTENT_BYTES:
                 return Found(_signature(status), reason=_too_large(status.st_size))
             data = stream.read(MAX_CONTENT_BYTES + 1)
@@ -186,9 +190,10 @@ class Tree:
             fd = os.open(aside, _FILE, dir_fd=self._stage)
         except OSError:
             return ""
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            return ""
         with open(fd, "rb") as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                return ""
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
     def drop(self, aside: str) -> None:
