@@ -1,10 +1,11 @@
 """What each role may do: read, work with resources, or run the installation.
 
-`read_only` reads, `member` also makes and changes things, `admin` also manages keys and
-settings. A `worker` is none of these: it reaches the work of one environment, on the routes
-that say so, and nothing else. Without keys everyone is an administrator, but what
-administers the installation is taken from this machine only, since a gateway that listens
-to others would be theirs to take over.
+`read_only` reads, `member` also makes and changes things, `admin` also manages keys. What
+holds for the whole installation is for its operator: an `admin` of the default workspace. A
+`worker` is none of these: it reaches the work of one environment, on the routes that say so,
+and nothing else. Without keys everyone is the operator, but what administers the
+installation is taken from this machine only, since a gateway that listens to others would be
+theirs to take over.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Literal
 from kit.errors import PermissionDenied
 
 from .hosts import is_loopback
-from .principal import ANONYMOUS, Principal
+from .principal import ANONYMOUS, DEFAULT_WORKSPACE, Principal
 
-Needs = Literal["read_only", "member", "admin"]
+Needs = Literal["read_only", "member", "admin", "operator"]
 
-_RANKS = {"worker": 0, "read_only": 1, "member": 2, "admin": 3}
+_RANKS = {"worker": 0, "read_only": 1, "member": 2, "admin": 3, "operator": 3}
 _MAPPED = "::ffff:"
 
 
@@ -35,10 +36,12 @@ def require_role(
         return
     if _RANKS[principal.role] < _RANKS[needs]:
         raise PermissionDenied(
-            f"This needs a key of role {needs}; the one that was sent has the role {principal.role}.",
-            needed_role=needs,
+            f"This needs a key of role {'admin' if needs == 'operator' else needs}; the one that was sent has the "
+            f"role {principal.role}."
         )
-    if needs == "admin" and principal is ANONYMOUS:
+    if needs == "operator" and principal.workspace_id != DEFAULT_WORKSPACE:
+        raise PermissionDenied(f"This needs a key of role admin in the default workspace, {DEFAULT_WORKSPACE}.")
+    if needs in ("admin", "operator") and principal is ANONYMOUS:
         _require_this_machine(client)
 
 

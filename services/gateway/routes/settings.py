@@ -1,4 +1,4 @@
-"""The runtime settings: read, judged, tried and saved. Outside the published contract, and for administrators."""
+"""The runtime settings: read, judged, tried and saved. Outside the published contract, and for the operator."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class SettingsRoutes:
                 PATH,
                 self.get,
                 tag=TAG,
-                needs="admin",
+                needs="operator",
                 summary="Read the settings that are saved and those in effect",
                 response=RuntimeSettings,
             ),
@@ -86,7 +86,7 @@ class SettingsRoutes:
                 f"{PATH}/validate",
                 self.validate,
                 tag=TAG,
-                needs="admin",
+                needs="operator",
                 summary="Judge a whole settings document without saving it",
                 description="The body is the document, or what a save would send. A faulty one is refused with every "
                 "fault and its path in `error.details.errors`.",
@@ -98,7 +98,7 @@ class SettingsRoutes:
                 f"{PATH}/test",
                 self.test,
                 tag=TAG,
-                needs="admin",
+                needs="operator",
                 summary="Try one area of the settings without saving it",
                 description="Areas: model, loop_engine, storage.metadata, storage.artifacts, memory, sandbox. A masked "
                 "secret stands for the stored one. What this build lacks answers as `unavailable`.",
@@ -110,7 +110,7 @@ class SettingsRoutes:
                 PATH,
                 self.save,
                 tag=TAG,
-                needs="admin",
+                needs="operator",
                 summary="Save a whole settings document",
                 description="`revision` is the one that was read; at another one the save is refused with 409. A "
                 "section that is left out has its defaults, and a masked secret keeps the stored one. What is saved "

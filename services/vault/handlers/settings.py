@@ -19,6 +19,7 @@ from services.vault.domain import adapters, candidates
 from services.vault.domain import settings as rules
 from services.vault.domain.candidates import RESTART_REQUIRED
 from services.vault.domain.errors import InvalidSettings, RunnersOnly, SettingsRevisionConflict
+from services.vault.domain.keys import DEFAULT_WORKSPACE
 from services.vault.domain.sealing import Sealer
 from services.vault.domain.settings import Settings
 from services.vault.store.settings import SettingsRow, SettingsStore
@@ -95,7 +96,7 @@ class SettingsHandler(vault_pb2_grpc.SettingsServiceServicer):
         """Opens the key of the model vendor, for runners only."""
         if not current_context().principal_id.startswith(RUNNER_PREFIX):
             raise RunnersOnly("Only a runner may open model access.")
-        settings = (await self._read()).settings
+        settings = (await self._in_effect()).settings
         model = settings.model
         response = vault_pb2.GetModelAccessResponse(
             vendor=model.vendor,
@@ -130,6 +131,14 @@ class SettingsHandler(vault_pb2_grpc.SettingsServiceServicer):
 
     async def _read(self) -> _Loaded:
         async with self._database.read(current_context().workspace_id) as tx:
+            return await self._load(tx)
+
+    async def _in_effect(self) -> _Loaded:
+        """What runners go by: what the operator saved holds for every workspace that has nothing of its own."""
+        loaded = await self._read()
+        if loaded.revision or current_context().workspace_id == DEFAULT_WORKSPACE:
+            return loaded
+        async with self._database.read(DEFAULT_WORKSPACE) as tx:
             return await self._load(tx)
 
     async def _load(self, tx: Tx) -> _Loaded:

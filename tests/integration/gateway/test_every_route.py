@@ -26,8 +26,10 @@ pytestmark = pytest.mark.timeout(180)
 OPERATIONS = all_operations(settings(), hub())
 # Reached without a credential.
 OPEN = {("GET", "/v1/x/health")}
+# For administrators of the default workspace.
+OPERATOR = ("/v1/x/settings",)
 # For administrators; all other routes are for readers where they read, and for members where they write.
-ADMIN = ("/v1/api-keys", "/v1/x/settings", "/v1/environments/{environment_id}/worker-keys")
+ADMIN = ("/v1/api-keys", "/v1/environments/{environment_id}/worker-keys")
 # Taken from workers as well.
 WORKERS: set[tuple[str, str]] = set()
 # What a reader gets of a resource of its own, where that is not 200.
@@ -40,6 +42,8 @@ SHARED_PATHS = {"/v1/models/{model_id:path}"}
 
 def needs(operation: Operation) -> str:
     """The role that the rules want for a route, whatever it declares itself."""
+    if operation.path.startswith(OPERATOR):
+        return "operator"
     if operation.path.startswith(ADMIN):
         return "admin"
     return "read_only" if operation.method == "GET" else "member"
@@ -54,7 +58,7 @@ class Ground:
 
     def __init__(self, http: httpx2.AsyncClient, ours: Tenant, theirs: Tenant, admin: str) -> None:
         self.http, self.ours, self.theirs, self.admin = http, ours, theirs, admin
-        self.keys: dict[str, str] = {}
+        self.keys: dict[str, str] = {"administrator of another workspace": ours.secret}
 
     async def make_keys(self) -> None:
         """A key of each role, one that is revoked, and a worker's."""
@@ -133,8 +137,10 @@ def _expected(operation: Operation) -> dict[str, tuple[int, str, str]]:
         expected["read_only"] = (READS.get(name(operation), 200), "", "")
     else:
         expected["read_only"] = FORBIDDEN
-    if needs(operation) == "admin":
+    if needs(operation) in ("admin", "operator"):
         expected["member"] = FORBIDDEN
+    if needs(operation) == "operator":
+        expected["administrator of another workspace"] = FORBIDDEN
     return expected
 
 
