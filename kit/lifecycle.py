@@ -143,13 +143,14 @@ class Service:
             self.failed.set_result(error)
 
 
-def main(module: str) -> NoReturn:
+def main(module: str, *, uses_nats: bool = True) -> NoReturn:
     """Load a module and run what its `build` makes."""
     # What is loaded now stays for good: looking through it for garbage would be a fifth of the start.
     gc.disable()
     os.environ.setdefault("GRPC_EXPERIMENTS", _GRPC_EXPERIMENTS)
-    with without(*_UNUSED):
-        importlib.import_module("kit.nats")
+    if uses_nats:
+        with without(*_UNUSED):
+            importlib.import_module("kit.nats")
     build = importlib.import_module(module).build
     gc.freeze()
     gc.enable()
