@@ -78,13 +78,15 @@ def _usage(session: Session, *, published: bool) -> bytes:
     totals = (
         b'"input_tokens":%d,"output_tokens":%d,"cache_read_input_tokens":%d,'
         b'"cache_creation":{"ephemeral_5m_input_tokens":%d,"ephemeral_1h_input_tokens":%d},'
-        b'"server_tool_use":{"web_search_requests":0,"web_fetch_requests":0},"active_seconds":%.3f'
+        b'"server_tool_use":{"web_search_requests":%d,"web_fetch_requests":%d},"active_seconds":%.3f'
         % (
             usage.input_tokens,
             usage.output_tokens,
             usage.cache_read_input_tokens,
             usage.cache_creation_5m_input_tokens,
             usage.cache_creation_1h_input_tokens,
+            usage.web_search_requests,
+            usage.web_fetch_requests,
             session.active_seconds,
         )
     )

@@ -6,11 +6,14 @@ from typing import Any
 import orjson
 
 from services.sessions.domain.cost import read_spend
-from services.sessions.domain.session_state import CallKind, PendingCall, SessionState
+from services.sessions.domain.session_state import CallKind, PendingCall, SessionState, TokenUsage
 
 # What coordinators call threads by; runners offer these tools to nobody else.
 START_THREAD, SEND_TO_THREAD = "start_thread", "send_to_thread"
 THREAD_TOOLS = (START_THREAD, SEND_TO_THREAD)
+NO_USAGE = TokenUsage()
+# More than any one result may tell.
+MAX_WEB_REQUESTS = 1_000
 # What a call gets as its result where an interrupt came before the answer.
 INTERRUPTED_TEXT = "The call was not executed: the turn was interrupted."
 
@@ -37,7 +40,10 @@ def usage_fields(state: SessionState) -> dict[str, Any]:
             "active_seconds": round(state.active_seconds, 3),
             **({} if cents is None else {"list_cost": cents}),
             "budget": budget,
-            "server_tool_use": {"web_search_requests": 0, "web_fetch_requests": 0},
+            "server_tool_use": {
+                "web_search_requests": usage.web_search_requests,
+                "web_fetch_requests": usage.web_fetch_requests,
+            },
         },
         "budget": budget,
     }
@@ -98,3 +104,19 @@ def active_seconds(state: SessionState, now: datetime) -> float:
     """Seconds in which a turn ran, up to now."""
     running = (now - state.running_since).total_seconds() if state.running_since else 0.0
     return state.active_seconds + max(0.0, running)
+
+
+def web_requests(fields: dict[str, Any]) -> TokenUsage:
+    """The requests to the web that a tool's result says it cost."""
+    metadata = fields.get("metadata")
+    told = metadata.get("server_tool_use") if isinstance(metadata, dict) else None
+    if not isinstance(told, dict):
+        return NO_USAGE
+    return TokenUsage(
+        web_search_requests=_count(told.get("web_search_requests")),
+        web_fetch_requests=_count(told.get("web_fetch_requests")),
+    )
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and 0 < value <= MAX_WEB_REQUESTS else 0

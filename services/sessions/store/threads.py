@@ -169,7 +169,7 @@ class ThreadStore:
         rows = await self._tx.all(
             """
             SELECT id, input_tokens, output_tokens, cache_read_input_tokens, cache_creation_5m_input_tokens,
-                   cache_creation_1h_input_tokens, spend
+                   cache_creation_1h_input_tokens, web_search_requests, web_fetch_requests, spend
             FROM sessions WHERE workspace_id = %(workspace_id)s AND id = ANY(%(ids)s) LIMIT 1000
             """,
             {"ids": list(thread_ids)},

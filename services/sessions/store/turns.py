@@ -29,6 +29,8 @@ _TOKEN_COLUMNS = (
     "cache_read_input_tokens",
     "cache_creation_5m_input_tokens",
     "cache_creation_1h_input_tokens",
+    "web_search_requests",
+    "web_fetch_requests",
 )
 # In the order in which both locks read them.
 _STATE_COLUMNS = (
@@ -57,7 +59,8 @@ class TurnStore:
                    revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
                    turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
                    cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
-                   spend, active_seconds, running_since, parked_at, outcome, traceparent, version, root_id, threads
+                   web_search_requests, web_fetch_requests, spend, active_seconds, running_since, parked_at, outcome,
+                   traceparent, version, root_id, threads
             FROM sessions WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND deleted_at IS NULL
             FOR NO KEY UPDATE
             """,
@@ -73,7 +76,8 @@ class TurnStore:
                    revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
                    turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
                    cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
-                   spend, active_seconds, running_since, parked_at, outcome, traceparent, version, root_id, threads
+                   web_search_requests, web_fetch_requests, spend, active_seconds, running_since, parked_at, outcome,
+                   traceparent, version, root_id, threads
             -- platform-wide: one commit serves many workspaces; the caller compares each one's own
             FROM sessions WHERE id = ANY(%(ids)s) AND deleted_at IS NULL
             ORDER BY id
@@ -175,6 +179,8 @@ def session_values(state: SessionState) -> dict[str, Any]:
         "cache_read_input_tokens": usage.cache_read_input_tokens,
         "cache_creation_5m_input_tokens": usage.cache_creation_5m_input_tokens,
         "cache_creation_1h_input_tokens": usage.cache_creation_1h_input_tokens,
+        "web_search_requests": usage.web_search_requests,
+        "web_fetch_requests": usage.web_fetch_requests,
         "spend": state.spend,
         "active_seconds": state.active_seconds,
         "running_since": state.running_since,

@@ -160,7 +160,9 @@ class CreateSkillRequest(_message.Message):
     """In the first message only: the label; absent or empty takes the package's name."""
     @_builtins.property
     def idempotency(self) -> _common_pb2.Idempotency:
-        """In the first message only: where a repeat must answer as the first did."""
+        """In the last message, since it may be made of the content: where a repeat must answer
+        as the first did.
+        """
 
     @_builtins.property
     def upload(self) -> Global___SkillUpload:
@@ -363,7 +365,9 @@ class CreateSkillVersionRequest(_message.Message):
     """In the first message only: `skill_…`."""
     @_builtins.property
     def idempotency(self) -> _common_pb2.Idempotency:
-        """In the first message only: where a repeat must answer as the first did."""
+        """In the last message, since it may be made of the content: where a repeat must answer
+        as the first did.
+        """
 
     @_builtins.property
     def upload(self) -> Global___SkillUpload:
