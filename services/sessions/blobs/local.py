@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from kit import failpoints
 from kit.errors import Unavailable
+from kit.telemetry import log
 from services.sessions.blobs.base import (
     CHUNK_BYTES,
     FULL_RETRY_SECONDS,
@@ -84,6 +85,8 @@ class LocalBlobs:
                 await self._run(reading.check_whole, sha256)
                 self._remember(sha256, reading.identity)
             at = start
+            if whole and not stop:
+                reading.compare(sha256)
             if at < stop:
                 pending = self._run(reading.read, at, stop, whole)
             while pending is not None and at < stop:
@@ -244,7 +247,8 @@ def translated(error: OSError) -> Exception:
             "The disk that keeps files is full. Free some space, then try again.",
             retry_after_seconds=FULL_RETRY_SECONDS,
         )
-    return Unavailable("The folder that keeps files can't be used now. Try again shortly.", cause=error.strerror)
+    log.error("the folder of files can't be used", cause=str(error))
+    return Unavailable("The folder that keeps files can't be used now. Try again shortly.")
 
 
 def _make_folder(folder: Path) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kit import failpoints
 from kit.errors import Unavailable
+from kit.telemetry import log
 from services.sessions.blobs.base import CHUNK_BYTES, Blob, BlobMissing, FileDamaged, Stored
 from services.sessions.blobs.local import translated
 
@@ -77,30 +78,28 @@ class S3Blobs:
         return Blob(sha256, size)
 
     async def open(self, sha256: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """The bytes; a whole read is checked by its hash, a part by the server's own checks alone."""
+        """The bytes, or a part of them.
+
+        Read from their beginning either way: they are not many, some servers know no ranges, and what is read to its
+        end is checked by its hash.
+        """
         import obstore
 
-        size = await self.size(sha256)
-        if size is None:
-            raise BlobMissing("A stored file is missing.", sha256=sha256)
+        answer = await self._ask(obstore.get_async(await self._open_store(), self._key(sha256)), sha256=sha256)
+        size: int = answer.meta["size"]
         stop = size if end is None else min(end, size)
         if start >= stop:
             return
-        whole = start == 0 and stop == size
-        store, digest = await self._open_store(), hashlib.sha256()
-        answer = await self._ask(
-            obstore.get_async(store, self._key(sha256), options={"range": (start, stop)}), sha256=sha256
-        )
-        stream, left = answer.stream(min_chunk_size=CHUNK_BYTES).__aiter__(), stop - start
-        while left:
-            chunk = bytes(await self._next(stream, sha256))
-            left -= len(chunk)
-            if whole:
-                await asyncio.to_thread(digest.update, chunk)
-            if left < 0 or (not left and whole and digest.hexdigest() != sha256):
+        stream, digest, at = answer.stream(min_chunk_size=CHUNK_BYTES).__aiter__(), hashlib.sha256(), 0
+        while at < stop:
+            piece = bytes(await self._next(stream, sha256))
+            begin, at = at, at + len(piece)
+            await asyncio.to_thread(digest.update, piece)
+            if at > size or (at == size and digest.hexdigest() != sha256):
                 raise FileDamaged("A stored file is not what it was when it was stored.", sha256=sha256)
-            for at in range(0, len(chunk), CHUNK_BYTES):
-                yield chunk[at : at + CHUNK_BYTES]
+            wanted = piece[max(0, start - begin) : stop - begin]
+            for cut in range(0, len(wanted), CHUNK_BYTES):
+                yield wanted[cut : cut + CHUNK_BYTES]
 
     async def size(self, sha256: str) -> int | None:
         """How many bytes lie there."""
@@ -195,11 +194,9 @@ class S3Blobs:
         for secret in (self._options.secret_access_key, self._options.access_key_id):
             text = text.replace(secret, "…") if secret else text
         # The library's texts name headers and addresses: for the log, not for callers.
-        return Unavailable(
-            "The object storage that keeps files can't be used now. Try again shortly.",
-            bucket=self._options.bucket,
-            cause=f"{type(error).__name__}: {text[:400]}",
-        )
+        cause = f"{type(error).__name__}: {text[:400]}"
+        log.warning("the object storage refused", bucket=self._options.bucket, cause=cause)
+        return Unavailable("The object storage that keeps files can't be used now. Try again shortly.")
 
 
 def _write(spooled: Any, digest: Any, chunk: bytes) -> None:
