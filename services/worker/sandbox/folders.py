@@ -78,7 +78,7 @@ class FolderStore:
 
     async def remove(self, session_id: str) -> None:
         """Delete a session's folders, whatever the agent left in them."""
-        await asyncio.to_thread(_remove_tree, self._path(session_id))
+        await asyncio.to_thread(remove_tree, self._path(session_id))
 
     def _path(self, session_id: str) -> Path:
         if not _SESSION_ID.fullmatch(session_id):
@@ -93,7 +93,7 @@ def _make_private(folder: Path, inside: str) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def _remove_tree(path: Path) -> None:
+def remove_tree(path: Path) -> None:
     """Empty and delete a folder without recursion: the agent may have nested folders deeper than any stack or path.
 
     What lies in a subfolder moves up to the top, so only two folders are ever open.

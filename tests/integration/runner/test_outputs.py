@@ -4,13 +4,17 @@ import os
 from collections.abc import AsyncIterator
 from typing import Any
 
+import orjson
 import pytest
 
 from kit.testing import await_until
+from managed_agents.sessions.v1 import sessions_pb2
 from services.worker.runner.workspace import outputs as module
 from services.worker.sandbox import SandboxManager
 from tests.integration.runner.harness import World, of, text_of
 from tests.integration.runner.mounting import Mounting
+from tests.integration.runner.played import TOOLSET
+from tests.integration.runner.test_threads import saved, starts
 
 OUT = "/mnt/session/outputs"
 
@@ -130,6 +134,22 @@ async def test_nothing_is_looked_at_where_no_tool_ran(
         assert walks == [] and not _folder(platform, session).exists()
         await mounting.bash(session, "true")
         assert len(walks) == 1
+
+
+async def test_threads_share_what_is_given_and_deliver_for_the_session(platform: World, mounting: Mounting) -> None:
+    file_id = await mounting.upload(b"shared")
+    writer = await saved(platform, "writer", TOOLSET, description="Writes.")
+    lead = await saved(platform, "lead", multiagent={"type": "coordinator", "agents": [writer]})
+    request = {"agent": lead, "resources": [{"type": "file", "file_id": file_id, "mount_path": "/given"}]}
+    created = await platform.clients.sessions.CreateSession(
+        sessions_pb2.CreateSessionRequest(definition_json=orjson.dumps(request))
+    )
+    session, command = created.session.id, f"cp /mnt/session/uploads/given {OUT}/delivered"
+    async with platform.runner(sandboxes=_sandboxes(platform)):
+        await platform.say(session, starts(f'TOOL:bash:{{"command": "{command}"}}'))
+        await platform.until(session, seconds=30)
+    found = await mounting.outputs(session)
+    assert sorted(found) == ["delivered"] and await mounting.content(found["delivered"].id) == b"shared"
 
 
 async def test_a_failure_of_collecting_is_no_failure_of_the_turn(

@@ -15,7 +15,7 @@ from managed_agents.sessions.v1.turns_pb2 import TurnGrant
 from services.worker.runner.workspace.attachments import Attachment, attachments_of
 from services.worker.runner.workspace.ground import Ground
 from services.worker.runner.workspace.mount import Mount
-from services.worker.runner.workspace.placing import Incoming, Record, look, remove_file
+from services.worker.runner.workspace.placing import Incoming, Record, look, remove_file, tidy
 
 UPLOADS = "/mnt/session/uploads"
 _AT_ONCE = 8
@@ -53,6 +53,7 @@ class FileMount(Mount):
         there = await asyncio.to_thread(record.read)
         if not wanted and not there:
             return
+        await asyncio.to_thread(tidy, ground.folder)
         gone = [path for path in there if path not in wanted]
         missing = await asyncio.to_thread(_missing, ground, wanted, there)
         for path in gone:

@@ -10,6 +10,7 @@ import errno
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +18,12 @@ from typing import Any
 
 import orjson
 
+from services.worker.sandbox.folders import remove_tree
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Not below any folder that the agent sees.
 OWN_FOLDER = ".mounts"
+_LONGEST_SECONDS = 3_600.0
 
 
 @contextmanager
@@ -48,16 +52,15 @@ def split(inside: str) -> tuple[str, str]:
 
 
 class Incoming:
-    """A file on its way: written beside its place and moved there when it is whole. Blocking; one thread at a time."""
+    """A file on its way: written where no agent looks, moved into its place when it is whole. One thread at a time."""
 
     def __init__(self, root: Path, inside: str) -> None:
         self._root = root
         self._inside = inside
-        self._part = f".incoming-{secrets.token_hex(8)}"
-        folder, _ = split(inside)
-        with opened_folder(root, folder, make=True) as folder_fd:
+        self._part = f"incoming-{secrets.token_hex(8)}"
+        with opened_folder(root, OWN_FOLDER, make=True) as own_fd:
             self._fd = os.open(
-                self._part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o400, dir_fd=folder_fd
+                self._part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o400, dir_fd=own_fd
             )
 
     def write(self, data: bytes) -> None:
@@ -70,20 +73,19 @@ class Incoming:
         """Move it into its place."""
         folder, name = split(self._inside)
         status = os.fstat(self._fd)
-        with opened_folder(self._root, folder) as folder_fd:
+        with opened_folder(self._root, OWN_FOLDER) as own_fd, opened_folder(self._root, folder, make=True) as folder_fd:
             with contextlib.suppress(FileNotFoundError):
                 there = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
                 if stat.S_ISDIR(there.st_mode):
                     os.rmdir(name, dir_fd=folder_fd)
-            os.rename(self._part, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+            os.rename(self._part, name, src_dir_fd=own_fd, dst_dir_fd=folder_fd)
         self.close()
         return status
 
     def drop(self) -> None:
         """Leave nothing of it."""
-        folder, _ = split(self._inside)
-        with contextlib.suppress(OSError), opened_folder(self._root, folder) as folder_fd:
-            os.unlink(self._part, dir_fd=folder_fd)
+        with contextlib.suppress(OSError), opened_folder(self._root, OWN_FOLDER) as own_fd:
+            os.unlink(self._part, dir_fd=own_fd)
         self.close()
 
     def close(self) -> None:
@@ -91,6 +93,30 @@ class Incoming:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def own_folder(root: Path) -> Path:
+    """A fresh folder where no agent looks, on the disk of the session's folder."""
+    with opened_folder(root, OWN_FOLDER, make=True) as own_fd:
+        name = f"incoming-{secrets.token_hex(8)}"
+        os.mkdir(name, 0o700, dir_fd=own_fd)
+    return root / OWN_FOLDER / name
+
+
+def tidy(root: Path) -> None:
+    """Remove what was on its way so long ago that whoever brought it is gone."""
+    limit = time.time() - _LONGEST_SECONDS
+    with contextlib.suppress(FileNotFoundError), opened_folder(root, OWN_FOLDER) as own_fd:
+        for name in os.listdir(own_fd):
+            if not name.startswith("incoming-"):
+                continue
+            status = os.stat(name, dir_fd=own_fd, follow_symlinks=False)
+            if status.st_mtime >= limit:
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                remove_tree(root / OWN_FOLDER / name)
+            else:
+                os.unlink(name, dir_fd=own_fd)
 
 
 def remove_file(root: Path, inside: str, *, up_to: str) -> None:

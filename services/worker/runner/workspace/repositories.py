@@ -6,8 +6,6 @@ is detached. A clone that failed is tried again by the next turn.
 
 import asyncio
 import os
-import secrets
-import shutil
 import ssl
 import stat
 from collections.abc import Sequence
@@ -25,8 +23,9 @@ from services.worker.runner.workspace.attachments import Attachment, attachments
 from services.worker.runner.workspace.git.errors import AUTHENTICATION, CLONE, RepositoryFailed
 from services.worker.runner.workspace.ground import Ground
 from services.worker.runner.workspace.mount import Mount
-from services.worker.runner.workspace.placing import OWN_FOLDER, Record, opened_folder, split
+from services.worker.runner.workspace.placing import Record, opened_folder, own_folder, split, tidy
 from services.worker.sandbox.egress import NetworkPolicy
+from services.worker.sandbox.folders import remove_tree
 
 KIND = "github_repository"
 _AT_ONCE = 2
@@ -69,6 +68,7 @@ class RepositoryMount(Mount):
         missing = [each for each in ground.attachments(KIND) if each.id not in cloned]
         if not missing:
             return
+        await asyncio.to_thread(tidy, ground.folder)
         slots = asyncio.Semaphore(_AT_ONCE)
 
         async def mount(attachment: Attachment) -> None:
@@ -98,7 +98,7 @@ class RepositoryMount(Mount):
         async def guard(url: str) -> list[str]:
             return await self._checked(url, policy)
 
-        folder = await asyncio.to_thread(_own_folder, ground.folder)
+        folder = await asyncio.to_thread(own_folder, ground.folder)
         try:
             made = await clone(source, folder, guard, self._limits or CloneLimits(), self._tls)
             await asyncio.to_thread(_move, made, ground.folder, attachment.mount_path)
@@ -106,7 +106,7 @@ class RepositoryMount(Mount):
             log.warning("a repository could not be placed", session_id=ground.session_id, error=repr(failure))
             raise RepositoryFailed(CLONE, f"The clone could not be put into {attachment.mount_path}.") from failure
         finally:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await asyncio.to_thread(remove_tree, folder)
 
     async def _token(self, ground: Ground, attachment: Attachment) -> str:
         if not attachment.fields.get("authenticated"):
@@ -135,13 +135,6 @@ class RepositoryMount(Mount):
         url = attachment.fields["url"]
         log.info("a repository was not cloned", session_id=ground.session_id, kind=failed.kind, why=failed.message)
         ground.tell(failed.kind, f"{url} could not be cloned. {failed.message}", again=True, repository_url=url)
-
-
-def _own_folder(root: Path) -> Path:
-    with opened_folder(root, f"/{OWN_FOLDER}", make=True) as folder_fd:
-        name = f"clone-{secrets.token_hex(8)}"
-        os.mkdir(name, 0o700, dir_fd=folder_fd)
-    return root / OWN_FOLDER / name
 
 
 def _is_free(root: Path, inside: str) -> bool:
