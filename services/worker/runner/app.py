@@ -30,6 +30,7 @@ from services.worker.runner.loop.retry import RetryPolicy
 from services.worker.runner.loop.rubrics import RubricReader
 from services.worker.runner.loop.sessions import TurnSessions
 from services.worker.runner.loop.turn import TurnServices
+from services.worker.runner.loop.workspace import Workspaces
 from services.worker.runner.mcp.registry import ROTATED_SUBJECT, McpServers
 from services.worker.runner.mcp.session import Limits
 from services.worker.runner.models import registry
@@ -38,7 +39,6 @@ from services.worker.runner.models.base import ToolDefinition
 from services.worker.runner.secrets import SecretsRegistry
 from services.worker.runner.web import Fetcher, Searcher, WebTools
 from services.worker.runner.web.pages import PageReader
-from services.worker.runner.workspace import Workspaces
 from services.worker.runner.workspace.registry import attachment_reader, mounts_of
 from services.worker.sandbox import SandboxManager
 from services.worker.tools import TOOL_SPECS

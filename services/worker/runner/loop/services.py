@@ -10,12 +10,12 @@ from services.worker.runner.loop.context import Conversation
 from services.worker.runner.loop.leases import Lease
 from services.worker.runner.loop.previews import Publish
 from services.worker.runner.loop.rubrics import RubricReader
+from services.worker.runner.loop.workspace import Workspaces
 from services.worker.runner.mcp.registry import McpServers
 from services.worker.runner.models.access import ModelAccessCache
 from services.worker.runner.models.base import ToolDefinition
 from services.worker.runner.secrets import SecretsRegistry
 from services.worker.runner.web import WebTools
-from services.worker.runner.workspace.workspace import Workspaces
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from managed_agents.sessions.v1.turns_pb2 import TurnGrant
-from services.worker.runner.loop import retry
 from services.worker.runner.workspace.attachments import Attachment, attachments_of
 
 
@@ -47,7 +46,6 @@ class Ground:
 
         Whatever is missing from its folder, a session goes on: clients are told that nothing has ended.
         """
-        fields = retry.error_fields(error_type, message, asks_again=True)
-        fields["error"].update(details)
-        self.write("session.error", fields)
+        error = {"type": error_type, "message": message, "retry_status": "retryable", **details}
+        self.write("session.error", {"error": error, "content": [{"type": "text", "text": message}]})
         self.incomplete = self.incomplete or again

@@ -1,13 +1,21 @@
 """What a mount is, for the workspace and for new kinds of mounts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from nats.aio.msg import Msg
 
 from managed_agents.sessions.v1.turns_pb2 import TurnGrant
-from services.worker.runner.loop.context import Call
 from services.worker.runner.workspace.ground import Ground
 from services.worker.tools import ToolOutcome, VisibleRoot
+
+
+class ToolRun(Protocol):
+    """A call of a tool, as far as mounts have to know it."""
+
+    event_id: str
+    name: str
+    input: Mapping[str, Any]
 
 
 class MountFailed(Exception):
@@ -65,7 +73,7 @@ class Mount:
         did, so it asks nobody unless the turn has just begun or something was heard.
         """
 
-    async def after_tool(self, ground: Ground, call: Call, outcome: ToolOutcome) -> Sequence[str]:
+    async def after_tool(self, ground: Ground, call: ToolRun, outcome: ToolOutcome) -> Sequence[str]:
         """A tool ran that may have changed files (bash, write, edit). What is returned is added to its result."""
         return ()
 

@@ -16,12 +16,11 @@ from nats.aio.msg import Msg
 from kit.errors import DomainError
 from kit.telemetry import log
 from managed_agents.sessions.v1.turns_pb2 import TurnGrant
-from services.worker.runner.loop.context import Call
 from services.worker.runner.workspace.attachments import Attachment, attachments_of
 from services.worker.runner.workspace.ground import Ground
 from services.worker.runner.workspace.memory.keeper import Folder, Holder, Keeper
 from services.worker.runner.workspace.memory.service import MemoryClient
-from services.worker.runner.workspace.mount import Mount
+from services.worker.runner.workspace.mount import Mount, ToolRun
 from services.worker.tools import ToolOutcome, VisibleRoot
 
 TYPE = "memory_store"
@@ -86,7 +85,7 @@ class MemoryMount(Mount):
                 mine.notes += await self._agree(ground, each, pull=True)
         mine.failed = False
 
-    async def after_tool(self, ground: Ground, call: Call, outcome: ToolOutcome) -> Sequence[str]:
+    async def after_tool(self, ground: Ground, call: ToolRun, outcome: ToolOutcome) -> Sequence[str]:
         """Write through what the tool changed, and say what the store did not take."""
         mine = _remembered(ground)
         notes, mine.notes = mine.notes, []
