@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -94,6 +99,30 @@ async def vault(
     finally:
         await client.close()
         await service.stop()
+
+
+@asynccontextmanager
+async def vault_process(dsn: str, folder: Path, *, failpoints: str = "", **settings: str) -> AsyncIterator[Any]:
+    """The vault as a process of its own, which a failpoint may kill; its socket is `process.sock`."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "MANAGED_AGENTS_DATABASE_URL": dsn,
+        "MANAGED_AGENTS_LISTEN": f"unix:{folder}/process.sock",
+        "MANAGED_AGENTS_FAILPOINTS": failpoints,
+        **{f"MANAGED_AGENTS_{name.upper()}": value for name, value in settings.items()},
+    }
+    process = _started(environment)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(process.wait, 20)
+
+
+def _started(environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "services.vault"]
+    return subprocess.Popen(command, env=environment, cwd=Path(__file__).parents[3])
 
 
 def encoded(body: Any) -> bytes:

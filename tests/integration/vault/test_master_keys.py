@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +19,7 @@ from managed_agents.vault.v1 import injections_pb2 as injections
 from managed_agents.vault.v1 import vaults_pb2 as pb
 from services.vault.app import MIGRATIONS, SCHEMA
 from services.vault.store.sealed import COLUMNS
-from tests.integration.vault.driver import OPERATOR, PERSON, RUNNER, SECRET, Vault, variable, vault
+from tests.integration.vault.driver import OPERATOR, PERSON, RUNNER, SECRET, Vault, variable, vault, vault_process
 
 PROCESS = injections.INJECTION_TARGET_KIND_PROCESS
 # Digests, and answers without any secret: nothing in them is sealed.
@@ -164,11 +159,6 @@ async def test_a_new_version_seals_everything_while_two_replicas_serve(
             pass
 
 
-def started(environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "services.vault"]
-    return subprocess.Popen(command, env=environment, cwd=Path(__file__).parents[3])
-
-
 def lose(path: Path) -> None:
     path.unlink()
 
@@ -182,25 +172,6 @@ def put_secrets(path: Path, found: list[str]) -> None:
     path.write_text(json.dumps({"format": "managed-agents keyfile 1", "versions": versions}))
 
 
-@asynccontextmanager
-async def vault_process(dsn: str, folder: Path, key_file: Path, failpoints: str = "") -> AsyncIterator[Any]:
-    """The vault as a process of its own."""
-    environment = {
-        "PATH": os.environ["PATH"],
-        "MANAGED_AGENTS_DATABASE_URL": dsn,
-        "MANAGED_AGENTS_LISTEN": f"unix:{folder}/process.sock",
-        "MANAGED_AGENTS_SECRET_KEY_FILE": str(key_file),
-        "MANAGED_AGENTS_FAILPOINTS": failpoints,
-    }
-    process = started(environment)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(process.wait, 20)
-
-
 @pytest.mark.parametrize("passes", [1, 5])
 async def test_a_rotation_goes_on_after_a_kill(dsn: str, tmp_path: Path, key_file: Path, passes: int) -> None:
     async with vault(dsn, tmp_path, secret_key_file=key_file) as service:
@@ -208,7 +179,9 @@ async def test_a_rotation_goes_on_after_a_kill(dsn: str, tmp_path: Path, key_fil
     # A version that came while nobody looked: what a start finds after a kill in the middle.
     fresh = "a newer secret of enough length"
     put_secrets(key_file, [SECRET, fresh])
-    async with vault_process(dsn, tmp_path, key_file, f"vault.rewrap.batch=kill@{passes}") as process:
+    async with vault_process(
+        dsn, tmp_path, failpoints=f"vault.rewrap.batch=kill@{passes}", secret_key_file=str(key_file)
+    ) as process:
         await await_until(lambda: process.poll() is not None, timeout=30)
     assert process.returncode == -signal.SIGKILL
     async with vault(dsn, tmp_path, secret_key_file=key_file) as service:

@@ -14,11 +14,13 @@ import psycopg
 import pytest
 
 from kit.errors import DomainError, FailedPrecondition, InvalidArgument
+from kit.rpc.client import channel
 from kit.testing import await_until
 from managed_agents.vault.v1 import injections_pb2 as injections
 from managed_agents.vault.v1 import vaults_pb2 as pb
+from managed_agents.vault.v1.injections_pb2_grpc import InjectionServiceStub
 from services.vault.app import MIGRATIONS, SCHEMA
-from tests.integration.vault.driver import PERSON, Vault, ids, vault
+from tests.integration.vault.driver import PERSON, SECRET, Vault, ids, vault, vault_process
 from tests.support.oauth import AuthorizationServer, authorization_server
 
 SECRETS = ("access-token-number", "refresh-token-number", "the-client-secret")
@@ -372,3 +374,50 @@ async def test_what_nobody_can_tell_is_unknown(service: Vault, server: Authoriza
             ),
         )
     assert refusal.value.code == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("point", ["leased", "answered"])
+async def test_a_killed_renewal_holds_nobody_up_for_long(
+    dsn: str, tmp_path: Path, server: AuthorizationServer, point: str
+) -> None:
+    server.rotates = False
+    settings = {"secret_key": SECRET, "allowed_private_hosts": server.host}
+    async with vault(dsn, tmp_path, **settings) as service:
+        made = await added(service, oauth(server))
+        async with vault_process(dsn, tmp_path, failpoints=f"vault.refresh.{point}=kill", **settings) as process:
+            other = channel(f"unix:{tmp_path}/process.sock")
+            doomed = Vault(None, other.stub(InjectionServiceStub), None)
+            await await_until(lambda: (tmp_path / "process.sock").exists(), timeout=30)
+            with pytest.raises(DomainError):
+                await doomed.refresh(made)
+            await await_until(lambda: process.poll() is not None, timeout=20)
+            await other.close()
+        waiting = asyncio.create_task(service.refresh(made))
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+            held = await connection.execute(
+                "SELECT refresh_until > now(), refresh_until < now() + '13 s' FROM credentials"
+            )
+            assert await held.fetchone() == (True, True), "the lease of the dead one ends by itself"
+            assert not waiting.done()
+            await connection.execute("UPDATE credentials SET refresh_until = now() - interval '1 s'")
+        assert (await waiting).value == f"access-token-number-{1 if point == 'leased' else 2}"
+    assert len(server.renewals) == (1 if point == "leased" else 2)
+
+
+async def test_a_renewal_is_stored_though_nobody_waits_for_it_any_more(
+    dsn: str, tmp_path: Path, server: AuthorizationServer
+) -> None:
+    server.hold = asyncio.Event()
+    async with vault(dsn, tmp_path, allowed_private_hosts=server.host) as service:
+        made = await added(service, oauth(server))
+        asking = asyncio.create_task(service.refresh(made))
+        await await_until(lambda: server.renewals)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        server.hold.set()
+
+        async def stored() -> bool:
+            return (await service.get(made)).secret_version == 2
+
+        await await_until(stored)
+        assert (await resolved(service, made)).value == "access-token-number-1"
