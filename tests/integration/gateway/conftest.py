@@ -61,6 +61,8 @@ class Gateway:
     sessions_address: str = ""
     # Where the sessions service keeps bytes.
     data_dir: Path = Path()
+    # Its database, for what would take too long over REST.
+    database_url: str = ""
 
 
 @pytest.fixture
@@ -93,7 +95,15 @@ async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
         try:
             for part in parts.values():
                 await part.start()
-            yield Gateway(f"http://127.0.0.1:{server.port}", clients, server, parts, addresses["sessions"], Path(folder) / "data")
+            yield Gateway(
+                f"http://127.0.0.1:{server.port}",
+                clients,
+                server,
+                parts,
+                addresses["sessions"],
+                Path(folder) / "data",
+                dsn,
+            )
         finally:
             await hub.close()
             for part in reversed(parts.values()):
