@@ -9,7 +9,8 @@ when the settings change.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from kit.rpc.context import CallContext
 from kit.telemetry import log, register_secret
 from managed_agents.vault.v1.vault_pb2 import GetStorageAccessRequest, GetStorageAccessResponse
 from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceStub
-from services.sessions.blobs.base import BlobStore
+from services.sessions.blobs.base import BlobMissing, BlobStore
 from services.sessions.blobs.local import LocalBlobs
 from services.sessions.blobs.s3 import S3Blobs, S3Options
 
@@ -56,7 +57,7 @@ class Blobs:
         self._folder = folder
         self._read_choice = read_choice
         self._known: dict[str, _Known] = {}
-        self._buckets: dict[S3Options, S3Blobs] = {}
+        self._buckets: dict[S3Options, BucketOverFolder] = {}
         self.local = LocalBlobs(folder)
 
     async def of(self, workspace_id: str) -> BlobStore:
@@ -97,11 +98,43 @@ class Blobs:
         self._known[workspace_id] = known
         return known
 
-    def _bucket(self, options: S3Options) -> S3Blobs:
+    def _bucket(self, options: S3Options) -> "BucketOverFolder":
         store = self._buckets.get(options)
         if store is None:
-            store = self._buckets[options] = S3Blobs(options, self._folder / "outgoing")
+            bucket = S3Blobs(options, self._folder / "outgoing")
+            store = self._buckets[options] = BucketOverFolder(bucket, self.local)
         return store
+
+
+class BucketOverFolder:
+    """A bucket; what was kept in the folder before the bucket was chosen is still read from there."""
+
+    def __init__(self, bucket: S3Blobs, folder: LocalBlobs) -> None:
+        self._bucket = bucket
+        self._folder = folder
+        self.put = bucket.put
+        self.delete = bucket.delete
+        self.list = bucket.list
+
+    async def size(self, sha256: str) -> int | None:
+        """Of either."""
+        found = await self._bucket.size(sha256)
+        return await self._folder.size(sha256) if found is None else found
+
+    async def open(self, sha256: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        """From the bucket where it has them."""
+        chunks = self._bucket.open(sha256, start, end)
+        try:
+            first = await anext(chunks, b"")
+        except BlobMissing:
+            if await self._folder.size(sha256) is None:
+                raise
+            chunks, first = self._folder.open(sha256, start, end), b""
+        async with aclosing(chunks):
+            if first:
+                yield first
+            async for chunk in chunks:
+                yield chunk
 
 
 def _options(answer: GetStorageAccessResponse) -> S3Options | None:
