@@ -126,7 +126,9 @@ class CredentialRpcs:
 
             repeat = self._parts.repeats.hidden(request.idempotency)
             answer = await once(tx, repeat, pb.RotateCredentialResponse, rotate)
-        await self._announcements.rotated(caller.workspace_id, vault_id, credential_id)
+        # Whatever did not come back is told, and undoes nothing.
+        lost = await self._announcements.reconnected(caller.workspace_id, vault_id, credential_id)
+        answer.credential.warnings.extend(lost)
         return answer
 
     async def MarkCredentialUsed(self, request: Any, context: Any) -> pb.MarkCredentialUsedResponse:

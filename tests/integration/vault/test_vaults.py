@@ -334,6 +334,38 @@ async def test_events_and_hints_leave(dsn: str, tmp_path: Path, nats_url: str, n
     ]
 
 
+async def test_a_rotation_tells_what_did_not_come_back_and_stays(
+    dsn: str, tmp_path: Path, nats_url: str, nats: Any
+) -> None:
+    context = PERSON.for_workspace(f"wrkspc_{tmp_path.name}")
+
+    async def play(message: Any) -> None:
+        """A runner with two sessions, one of which has lost its server."""
+        if message.reply:
+            await message.respond(encoded({"runner_id": "runner_1", "sessions": 2}))
+            failed = [{"session_id": "sess_1", "server": "github", "error": "it answered 401."}]
+            await message.respond(encoded({"runner_id": "runner_1", "failed": failed}))
+
+    async def idle(message: Any) -> None:
+        await message.respond(encoded({"runner_id": "runner_2", "sessions": 0}))
+
+    async with vault(dsn, tmp_path, nats_url=nats_url) as service:
+        made = await service.add((await service.create(context=context)).id, bearer(), context=context)
+
+        async def rotate(value: str) -> pb.Credential:
+            request = ids(pb.RotateCredentialRequest, made)
+            request.rotation_json = encoded({"value": value})
+            return (await service.vaults.RotateCredential(request, context=context)).credential
+
+        assert not (await rotate("nobody-listens")).warnings
+        for runner in (play, idle):
+            await nats.subscribe(f"vault.rotated.{context.workspace_id}", runner)
+        await nats.flush()
+        rotated = await rotate("the-new-one")
+    assert list(rotated.warnings) == ["Session sess_1 did not come back to its MCP server github: it answered 401."]
+    assert rotated.secret_version == 3
+
+
 async def test_runners_may_not_be_impersonated(service: Vault) -> None:
     with pytest.raises(DomainError) as refusal:
         await service.resolve("vlt_1", context=PERSON, target="INJECTION_TARGET_KIND_PROCESS")

@@ -20,6 +20,7 @@ from kit.telemetry import log
 from managed_agents.sessions.v1.turns_pb2 import TurnGrant
 from services.worker.runner.mcp.credentials import Credentials, Owner
 from services.worker.runner.mcp.reach import Reach
+from services.worker.runner.mcp.rotation import answer
 from services.worker.runner.mcp.session import Limits, SessionServers
 from services.worker.runner.mcp.spec import Servers
 from services.worker.runner.mcp.turn import LimitOutput, TurnServers
@@ -81,12 +82,15 @@ class McpServers:
         held.servers.configure(servers.servers, Reach.of(environment, self._private), host)
         return TurnServers(servers, held.servers, taken, tell, limit)
 
-    async def rotated(self, workspace_id: str, vault_id: str = "") -> None:
-        """Secrets of a vault were rotated: whoever may have been connected with one connects anew."""
-        for held in list(self._held.values()):
+    async def rotated(self, workspace_id: str, vault_id: str = "") -> dict[str, SessionServers]:
+        """Secrets of a vault were rotated: whoever may have been connected with one connects anew. Who does, by id."""
+        reconnecting: dict[str, SessionServers] = {}
+        for session_id, held in list(self._held.items()):
             owner = held.servers.credentials.owner
             if owner.workspace_id == workspace_id and (vault_id in owner.vault_ids if vault_id else owner.vault_ids):
                 held.servers.reconnect()
+                reconnecting[session_id] = held.servers
+        return reconnecting
 
     async def hear_of_rotation(self, message: Msg) -> None:
         """A message of the vault on `vault.rotated.<workspace_id>`: JSON that may name the vault."""
@@ -95,7 +99,9 @@ class McpServers:
         except ValueError:
             told = {}
         vault_id = told.get("vault_id") if isinstance(told, dict) else ""
-        await self.rotated(message.subject.rpartition(".")[2], vault_id or "")
+        reconnecting = await self.rotated(message.subject.rpartition(".")[2], vault_id or "")
+        # Not here: the subscription's next message would wait for it.
+        self._soon(answer(message, self._runner_id, reconnecting))
 
     async def close(self, session_id: str) -> None:
         """Close what the session and its threads have open."""
