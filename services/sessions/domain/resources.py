@@ -121,6 +121,13 @@ def read_resource(value: Any, field: str, *, at_creation: bool, published: bool 
     return (_repository if kind == REPOSITORY else _store)(value, field, dot, mount_path)
 
 
+def read_later_resource(body: Any, *, published: bool = False) -> FileRequest | RepositoryRequest:
+    """A resource that is attached to a session that there is."""
+    request = read_resource(body, "", at_creation=False, published=published)
+    assert not isinstance(request, StoreRequest)
+    return request
+
+
 def check_numbers(requests: Sequence[ResourceRequest], attached: Sequence[dict[str, Any]] = ()) -> None:
     """Refuses more of a kind than a session may have."""
     for kind, most in MAX_OF_KIND.items():

@@ -56,7 +56,7 @@ class ResourcesHandlers(ResourcesServiceServicer):
         """One more instance, after all that is there."""
         call = current_context()
         body = read_body(request.definition_json)
-        wanted = rules.read_resource(body, "", at_creation=False, published=call.published_contract)
+        wanted = rules.read_later_resource(body, published=call.published_contract)
         async with self._tokens.until_committed() as keeping, self._operations.unit(call.workspace_id) as unit:
 
             async def attach() -> pb.AttachResourceResponse:

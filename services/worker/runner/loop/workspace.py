@@ -122,9 +122,8 @@ class Workspace:
             await self._guarded("attachments", self._read_again)
         if self._preparing and self._tried_revision != self._revision:
             await self._prepare()
-        if self._following:
-            ground = self._ground(self._shared.known(self._session_id))
-            for mount in self._following if ground is not None else ():
+        if self._following and (ground := self._ground(self._shared.known(self._session_id))) is not None:
+            for mount in self._following:
                 await self._guarded(mount.name, partial(mount.follow, ground), ground)
 
     async def _prepare(self) -> None:
@@ -151,9 +150,8 @@ class Workspace:
             return ()
         self._touched = True
         notes: list[str] = []
-        if self._watching:
-            ground = self._ground(self._shared.known(self._session_id))
-            for mount in self._watching if ground is not None else ():
+        if self._watching and (ground := self._ground(self._shared.known(self._session_id))) is not None:
+            for mount in self._watching:
                 notes += await self._guarded(mount.name, partial(mount.after_tool, ground, call, outcome), ground) or ()
         return notes
 

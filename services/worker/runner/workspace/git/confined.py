@@ -14,7 +14,7 @@ import signal
 import sys
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), *[os.pardir] * 3, "sandbox"))
-from confinement import drop_capabilities, landlock_abi, libc, restrict_files
+from confinement import drop_capabilities, landlock_abi, libc, restrict_files  # pyright: ignore[reportMissingImports]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
