@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from kit.testing import await_until
 from tests.support import chat
-from tests.support.api import Api, Reader, Refused, api, message
+from tests.support.api import Api, Refused, api, message
 from tests.support.mcp_process import SMALL
 from tests.support.mcp_server import Doorman, mcp_server
 from tests.support.platform import Platform, running_platform
@@ -45,10 +46,16 @@ def by_url(server: Doorman) -> dict[str, Any]:
 
 async def turn(client: Api, session_id: str, text: str) -> list[dict[str, Any]]:
     """What a message leads to."""
-    reader = Reader(client, session_id)
+    before = len(await client.log(session_id))
     await client.send(session_id, message(text))
-    assert await reader.follow(lambda event: event["type"] == "session.status_idle")
-    return reader.events
+    events: list[dict[str, Any]] = []
+
+    async def is_over() -> bool:
+        events[:] = (await client.log(session_id))[before:]
+        return bool(events) and events[-1]["type"] == "session.status_idle"
+
+    await await_until(is_over, timeout=30, message="the turn is over")
+    return events
 
 
 async def standing(client: Api, session_id: str) -> list[dict[str, Any]]:
@@ -104,13 +111,13 @@ async def test_a_tool_of_a_server_is_offered_called_and_answered(platform: Platf
 
 
 async def test_a_server_may_be_a_process_of_the_sandbox(platform: Platform, model: Vendor) -> None:
-    model.answers = [chat.called("tested__variable", name="LEVEL"), chat.said("Seven.")]
+    model.answers = [chat.called("tested__write", path="made.txt"), chat.said("Done.")]
     server = {"type": "stdio", "name": "tested", "command": "python3", "args": ["-c", SMALL], "env": {"LEVEL": "7"}}
     async with api(platform.url) as client:
         session_id = await session_of(client, server, TOOLSET | ALLOWED)
         events = await turn(client, session_id, "look")
         (result,) = [event for event in events if event["type"] == "agent.mcp_tool_result"]
-        assert result["content"] == [{"type": "text", "text": "7"}]
+        assert result["content"] == [{"type": "text", "text": "write"}]
         (shown,) = await standing(client, session_id)
         assert (shown["type"], shown["status"]) == ("stdio", "connected") and "url" not in shown
 
