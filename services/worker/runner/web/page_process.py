@@ -20,7 +20,7 @@ DEPTH = 20_000
 LENGTH = struct.Struct("<I")
 UNREADABLE = 0xFFFFFFFF
 # Of no use to a reader.
-_LEFT_OUT = ("script", "style", "noscript", "template", "svg", "canvas", "iframe", "object", "embed", "head")
+_LEFT_OUT = ("title", "script", "style", "noscript", "template", "svg", "canvas", "iframe", "object", "embed", "head")
 _BLANK_LINES = re.compile(r"\n\s*\n\s*\n+")
 
 
