@@ -22,7 +22,7 @@ from ..admission.hosts import check_host, require_host
 from ..admission.limits import RateLimiter, bucket_of
 from ..admission.principal import ANONYMOUS
 from ..errors import describe
-from .body import ClientGone
+from .body import ClientGone, will_be_discarded
 from .call import SCOPE_KEY, Admitted
 from .dispatch import send_json
 
@@ -112,7 +112,10 @@ class Shell:
                 raise
             admitted: Admitted = scope[SCOPE_KEY]
             answer = describe(error, published=admitted.published, request_id=admitted.request_id)
-            await send_json(send, answer.status, answer.body(admitted.request_id), answer.headers)
+            headers = answer.headers
+            if answer.status == 413 and will_be_discarded(admitted.headers):
+                headers = tuple(header for header in headers if header[0] != "connection")
+            await send_json(send, answer.status, answer.body(admitted.request_id), headers)
 
     async def _check(self, scope: Scope) -> None:
         admitted: Admitted = scope[SCOPE_KEY]
