@@ -25,7 +25,7 @@ from services.worker.sandbox.provider import (
     SandboxProviderNotRegistered,
 )
 from services.worker.sandbox.secrets import SecretsOf, no_secrets
-from services.worker.tools import ShellUnavailable, ToolOutcome, VisibleRoot
+from services.worker.tools import ShellUnavailable, ToolOutcome, VisibleRoot, limit_text
 
 log = logging.getLogger(__name__)
 
@@ -224,8 +224,12 @@ class SessionSandbox:
             self._manager._release(warm)
 
     def limit_output(self, text: str, *, is_error: bool = False) -> ToolOutcome:
-        """Apply the overflow contract to output that was made elsewhere."""
-        warm = self._acquire()
+        """Apply the overflow contract to output that was made elsewhere; never fails, whatever the sandbox does."""
+        try:
+            warm = self._acquire()
+        except OSError:
+            log.exception("the sandbox of %s cannot be opened", self._session_id)
+            return limit_text(text, None, is_error=is_error)
         try:
             return warm.sandbox.limit_output(text, is_error=is_error)
         finally:
