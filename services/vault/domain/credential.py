@@ -30,9 +30,9 @@ HINT_CHARACTERS = 4
 LEAST_HINTED_CHARACTERS = 16
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET = {OAUTH: "access_token", BEARER: "token", VARIABLE: "secret_value"}
-_KEY = {OAUTH: "mcp_server_url", BEARER: "mcp_server_url", VARIABLE: "secret_name"}
-_OWN = {
+_SECRET: dict[str, str] = {OAUTH: "access_token", BEARER: "token", VARIABLE: "secret_value"}
+_KEY: dict[str, str] = {OAUTH: "mcp_server_url", BEARER: "mcp_server_url", VARIABLE: "secret_name"}
+_OWN: dict[str, tuple[str, ...]] = {
     OAUTH: ("mcp_server_url", "access_token", "expires_at", "refresh"),
     BEARER: ("mcp_server_url", "token"),
     VARIABLE: ("secret_name", "secret_value", "networking", "injection_location"),
@@ -281,7 +281,7 @@ class _Source:
         return self.get(name)
 
     def type(self) -> str:
-        accepted = FLAT_TYPES if self._names else dict(zip(TYPES, TYPES, strict=True))
+        accepted: dict[str, str] = dict(FLAT_TYPES) if self._names else {kind: kind for kind in TYPES}
         return accepted[fields.one_of(self.required("type"), self.path("type"), tuple(accepted))]
 
     def require_own(self, kind: str) -> None:
