@@ -49,10 +49,10 @@ class ServerPlace:
         self._servers = servers
         self._call = call
 
-    async def run_tool(self, _name: str, value: Any) -> ToolOutcome:
-        """Have the server run it."""
+    async def run_tool(self, name: str, value: Any) -> ToolOutcome:
+        """Have the server run it, under the name that it knows."""
         if self._servers is None:
-            return ToolOutcome("The agent has no MCP servers any more, so nothing was called.", is_error=True)
+            return ToolOutcome(f"The agent has no MCP servers any more, so {name} was not called.", is_error=True)
         return await self._servers.call(self._call.server_name, self._call.server_tool, value)
 
     def interrupt(self) -> bool:

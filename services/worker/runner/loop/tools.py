@@ -23,8 +23,8 @@ from services.worker.runner.models.base import ToolCall, ToolDefinition
 from services.worker.tools import TOOL_SPECS, ToolOutcome
 
 
-class Sandbox(Protocol):
-    """Where the tools of one session run. Starts with the first tool."""
+class Place(Protocol):
+    """Where a call runs."""
 
     async def run_tool(self, name: str, value: object) -> ToolOutcome:
         """Run one tool to its end."""
@@ -32,6 +32,14 @@ class Sandbox(Protocol):
 
     def interrupt(self) -> bool:
         """Kill what runs."""
+        ...
+
+
+class Sandbox(Place, Protocol):
+    """Where the tools of one session run. Starts with the first tool."""
+
+    def limit_output(self, text: str, *, is_error: bool = False) -> ToolOutcome:
+        """Apply the contract for output that is too long to what was made elsewhere."""
         ...
 
 
@@ -114,15 +122,15 @@ class Watcher(Protocol):
         ...
 
 
-async def run_call(call: Call, sandbox: Sandbox, journal: Journal, stop: StopSignal, watcher: Watcher) -> None:
+async def run_call(call: Call, place: Place, journal: Journal, stop: StopSignal, watcher: Watcher) -> None:
     """Run one call and write its result. Stopped leaves it without one; whatever else goes wrong becomes the result."""
     watcher.begin_tool(call)
     try:
         with stop.scope():
             await failpoints.point("runner.tool.running")
-            outcome = await sandbox.run_tool(call.name, dict(call.input))
+            outcome = await place.run_tool(call.name, dict(call.input))
     except (Stopped, asyncio.CancelledError):
-        sandbox.interrupt()
+        place.interrupt()
         raise
     except failpoints.FailpointHit:
         raise
