@@ -10,13 +10,14 @@ import asyncio
 import hashlib
 import os
 import stat
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from kit import failpoints
-from kit.errors import DomainError, FailedPrecondition, InvalidArgument
+from kit.errors import DeadlineExceeded, DomainError, FailedPrecondition, InvalidArgument, Unavailable
 from kit.telemetry import log
 from managed_agents.sessions.v1.common_pb2 import Page
 from managed_agents.sessions.v1.files_pb2 import (
@@ -40,6 +41,7 @@ MAX_DEPTH = 32
 _CHUNK_BYTES = 1024 * 1024
 _SECONDS = 120.0
 _PAGE = 1000
+_PATIENCE_SECONDS, _PAUSE_SECONDS = 20.0, 0.5
 _MOST_NAMED = 10
 
 # What a file's status says of whether it changed: inode, size, times of content and of status.
@@ -85,12 +87,21 @@ class OutputsMount(Mount):
     async def before_idle(self, ground: Ground) -> None:
         """Record what is new or changed."""
         seen: _Seen = ground.memory.setdefault(self.name, _Seen())
+        until = time.monotonic() + _PATIENCE_SECONDS
         async with seen.lock:
-            try:
-                await self._collect(ground, seen)
-            except (DomainError, OSError) as failure:
-                seen.recorded = None
-                log.warning("outputs were not collected", session_id=ground.session_id, error=repr(failure))
+            while True:
+                try:
+                    return await self._collect(ground, seen)
+                except (DomainError, OSError) as failure:
+                    seen.recorded = None
+                    passes = isinstance(failure, Unavailable | DeadlineExceeded) and time.monotonic() < until
+                    log.warning(
+                        "outputs not collected", session_id=ground.session_id, again=passes, error=repr(failure)
+                    )
+                    if not passes:
+                        return None
+                # The end of the turn needs the same service: it is worth to wait for it.
+                await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _collect(self, ground: Ground, seen: _Seen) -> None:
         walked = await asyncio.to_thread(_walk, ground, self._max_file_bytes)
