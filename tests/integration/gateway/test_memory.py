@@ -296,19 +296,20 @@ async def test_ten_thousand_memories_are_listed_page_by_page_in_little_time(
             {"store": at.rpartition("/")[2]},
         )
         await connection.execute("ANALYZE memories")
+    # What any answer takes here is not what a page takes.
+    idle = await _median_ms(http, "/v1/x/health", {})
     for query in ({"limit": 100}, {"limit": 100, "depth": 1}, {"limit": 20, "view": "full"}):
-        assert await _median_ms(http, f"{at}/memories", query) <= 20
-    assert await _median_ms(http, f"{at}/memory_versions", {"limit": 100}) <= 20
+        assert await _median_ms(http, f"{at}/memories", query) - idle <= 20
+    assert await _median_ms(http, f"{at}/memory_versions", {"limit": 100}) - idle <= 20
 
 
 async def _median_ms(http: httpx2.AsyncClient, path: str, query: dict[str, Any]) -> float:
-    """How long a page takes, over the first dozen pages of a listing."""
+    """How long an answer takes, over the first dozen pages of a listing."""
     taken: list[float] = []
     page: dict[str, str] = {}
     for _ in range(12):
         began = time.perf_counter()
         answer = await made(http, "GET", path, **query, **page)
         taken.append((time.perf_counter() - began) * 1_000)
-        page = {"page": answer["next_page"]} if answer["next_page"] else {}
-    print(path.rpartition("/")[2], query, f"{sorted(taken)[len(taken) // 2]:.1f} ms")
+        page = {"page": answer["next_page"]} if answer.get("next_page") else {}
     return sorted(taken)[len(taken) // 2]
