@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+from kit.errors import Unauthenticated, Unavailable
 
 from ..errors import AmbiguousCredential, InvalidCredential, WorkspaceMismatch
 from .keyring import KeyRing
@@ -54,6 +56,22 @@ class Authenticator:
                 )
         return principal
 
+    def guard(self, headers: Mapping[str, str], end: Callable[[], None]) -> Callable[[], None]:
+        """Have `end` called once these headers let nobody in any more; call what this gives when it is over."""
+        if self._ring is None:
+            return _nothing
+
+        async def is_let_in() -> bool:
+            try:
+                await self._principal(headers)
+            except Unauthenticated:
+                return False
+            except Unavailable:
+                return True
+            return True
+
+        return self._ring.guard(is_let_in, end)
+
     async def _principal(self, headers: Mapping[str, str]) -> Principal:
         api_key, authorization = headers.get("x-api-key"), headers.get("authorization")
         if not self.enabled and not _is_workers(api_key, authorization):
@@ -67,6 +85,10 @@ class Authenticator:
         if found is None:
             raise InvalidCredential("The API key is not known. Send a valid one as x-api-key or as a Bearer token.")
         return found
+
+
+def _nothing() -> None:
+    """There is nothing to take off."""
 
 
 def _is_workers(api_key: str | None, authorization: str | None) -> bool:

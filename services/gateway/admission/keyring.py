@@ -7,6 +7,9 @@ of them. `keys.changed` over NATS makes the next request ask at once, and so doe
 connection to NATS that was lost meanwhile. Therefore a revocation holds everywhere within
 `STALE_SECONDS`, whether or not the announcement arrives.
 
+An answer that goes on, such as a stream, has a guard: once its credential is no longer let in,
+it is ended. While there are guards the vault is asked without a request too.
+
 Where the vault can't be asked, the last answers hold for `TRUST_SECONDS`, so that a restart
 of the vault refuses nobody. Not so after an announcement: something did change, and until
 it is known what, nobody is let in. Both end with 503, never with an open door.
@@ -18,7 +21,8 @@ import asyncio
 import hmac
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -38,6 +42,9 @@ TRUST_SECONDS = 30.0
 ASK_SECONDS = 3.0
 # After the vault could not be asked, requests do not wait for it again at once.
 PAUSE_SECONDS = 0.5
+# With guards and nothing else to ask for: how often while there are keys, and while there is none.
+GUARD_SECONDS = 0.8
+KEYLESS_GUARD_SECONDS = 15.0
 # Uses are told this much later, many at once.
 USES_SECONDS = 10.0
 MAX_KNOWN = 20_000
@@ -47,6 +54,8 @@ USES_AT_ONCE = 1_000
 CONTEXT = CallContext(principal_id="gateway")
 
 _Known = tuple[Principal, bytes, float]
+# Whether a credential is still let in, and what ends the answer that it was let in for.
+_Guard = tuple[Callable[[], Awaitable[bool]], Callable[[], None]]
 
 
 class KeyRing:
@@ -71,7 +80,9 @@ class KeyRing:
         self._unknown: OrderedDict[bytes, None] = OrderedDict()
         self._uses: dict[str, float] = {}
         self._flush: asyncio.TimerHandle | None = None
-        self._telling: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._guards: dict[object, _Guard] = {}
+        self._look: asyncio.TimerHandle | None = None
 
     async def listen(self, nats: Nats) -> None:
         """Hear announcements; returns at once, whether or not NATS is up."""
@@ -84,6 +95,8 @@ class KeyRing:
     def forget(self) -> None:
         """Keys have changed: nothing that was asked before now counts."""
         self._announced += 1
+        if self._guards:
+            self._begin(self._look_now(), "guards of keys")
 
     def doubt(self) -> None:
         """Announcements may have been missed: the next request asks."""
@@ -126,17 +139,25 @@ class KeyRing:
         self._note_use(principal.id)
         return principal
 
+    def guard(self, is_let_in: Callable[[], Awaitable[bool]], end: Callable[[], None]) -> Callable[[], None]:
+        """Have an answer ended once its credential is not let in any more; call what this gives when it is over."""
+        mark = object()
+        self._guards[mark] = (is_let_in, end)
+        self._look_later()
+        return lambda: self._take_off(mark)
+
     async def close(self) -> None:
         """Tell the uses that were not told yet, as far as the vault answers."""
-        if self._flush is not None:
-            self._flush.cancel()
+        for timer in (self._flush, self._look):
+            if timer is not None:
+                timer.cancel()
         while self._uses:
             try:
                 await self._sync(self._take_uses())
             except DomainError:
                 break
-        if self._telling:
-            await asyncio.wait(self._telling)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         if self._asking is not None:
             await asyncio.wait({self._asking[1]})
 
@@ -163,7 +184,11 @@ class KeyRing:
             # One that was asked later has been answered already.
             return
         self._adopt(answer.generation)
+        if answer.any_api_key and not self.any_api_key and self._look is not None:
+            self._look.cancel()
+            self._look = None
         self.any_api_key = answer.any_api_key
+        self._look_later()
         self._heard_at, self._retry_at = asked_at, float("-inf")
         self._settled = max(self._settled, announced)
         self._is_overtaken = False
@@ -173,6 +198,8 @@ class KeyRing:
             self._known.clear()
             self._unknown.clear()
             self._generation = generation
+            if self._guards:
+                self._begin(self._check_guards(), "guards of keys")
 
     async def _check(self, digest: bytes) -> _Known | None:
         announced = self._announced
@@ -198,12 +225,39 @@ class KeyRing:
 
     def _tell_uses(self) -> None:
         self._flush = None
-        task = asyncio.create_task(self._sync(self._take_uses()), name="uses of keys")
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
-        task.add_done_callback(_told)
+        self._begin(self._sync(self._take_uses()), "uses of keys")
         if self._uses:
             self._flush = asyncio.get_running_loop().call_later(USES_SECONDS, self._tell_uses)
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_told)
+
+    def _take_off(self, mark: object) -> None:
+        self._guards.pop(mark, None)
+
+    def _look_later(self) -> None:
+        if self._look is None and self._guards:
+            seconds = GUARD_SECONDS if self.any_api_key else KEYLESS_GUARD_SECONDS
+            self._look = asyncio.get_running_loop().call_later(seconds, self._look_again)
+
+    def _look_again(self) -> None:
+        self._look = None
+        self._begin(self._look_now(), "guards of keys")
+
+    async def _look_now(self) -> None:
+        """Ask where keys stand; another generation has the guards checked. Nobody is cut off for an outage."""
+        with suppress(Unavailable):
+            await self.settle()
+        self._look_later()
+
+    async def _check_guards(self) -> None:
+        for mark, (is_let_in, end) in list(self._guards.items()):
+            if not await is_let_in():
+                self._take_off(mark)
+                end()
 
     def _take_uses(self) -> list[KeyUse]:
         taken = [self._uses.popitem() for _ in range(min(USES_AT_ONCE, len(self._uses)))]

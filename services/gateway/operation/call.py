@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,8 @@ PATIENCE_SECONDS = 3.0
 KEY_HEADER = "idempotency-key"
 RETRY_HEADER = "x-stainless-retry-count"
 SCOPE_KEY = "managed_agents.admitted"
+# How an answer that goes on hears that its caller is let in no longer.
+GUARD_KEY = "managed_agents.guard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,11 @@ class Call:
     def follow(self, rpc: Any, request: Any) -> Any:
         """Open a server stream under this request's context; iterate it, and cancel it when leaving early."""
         return rpc(request, context=self.context)
+
+    def guard(self, end: Callable[[], None]) -> Callable[[], None]:
+        """Have `end` called once the caller is let in no longer; call what this gives when the answer is over."""
+        guard = self.scope.get(GUARD_KEY)
+        return guard(end) if guard is not None else lambda: None
 
     def idempotency(self) -> Idempotency:
         """How a repeat of this write is recognised.

@@ -8,6 +8,7 @@ part of the gateway renders an error. Plain ASGI: nothing is wrapped in tasks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from opentelemetry.trace import Span, StatusCode
 from starlette.middleware.cors import CORSMiddleware
@@ -23,7 +24,7 @@ from ..admission.limits import RateLimiter, bucket_of
 from ..admission.principal import ANONYMOUS
 from ..errors import describe
 from .body import ClientGone, will_be_discarded
-from .call import SCOPE_KEY, Admitted
+from .call import GUARD_KEY, SCOPE_KEY, Admitted
 from .dispatch import send_json
 
 EXPOSED_HEADERS = ("request-id", "retry-after", "x-should-retry", "x-ratelimit-limit", "x-ratelimit-remaining")
@@ -131,6 +132,7 @@ class Shell:
             principal = await self._authenticator.authenticate(headers)
             if self._limiter.is_on(authentication=is_locked):
                 self._limiter.count(bucket_of(principal, headers, scope.get("client")), scope["method"])
+            scope[GUARD_KEY] = partial(self._authenticator.guard, headers)
             if principal is not ANONYMOUS:
                 scope[SCOPE_KEY] = Admitted(admitted.request_id, principal, admitted.published, headers)
         if is_api:

@@ -5,6 +5,7 @@ Where two gateways are needed, the second is one of its own: with its own connec
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -123,6 +124,51 @@ async def test_announcements_are_heard_again_after_nats_was_away(
         assert await status(client, member["secret_key"]) == 200
         await http.delete(f"{KEYS}/{member['id']}", headers=bearer(admin))
         await await_until(lambda: _is(client, 401, member["secret_key"]), timeout=1.0)
+
+
+async def _stream(http: httpx2.AsyncClient, session_id: str, key: str, opened: asyncio.Event) -> None:
+    """Follow a session until its stream ends by itself."""
+    path = f"/v1/sessions/{session_id}/events/stream"
+    async with http.stream("GET", path, headers=bearer(key), timeout=30) as answer:
+        assert answer.status_code == 200
+        async for _chunk in answer.aiter_bytes():
+            opened.set()
+
+
+async def _opened(http: httpx2.AsyncClient, session_id: str, key: str = "") -> asyncio.Task[None]:
+    """A task that follows a session, once it does."""
+    opened = asyncio.Event()
+    task = asyncio.create_task(_stream(http, session_id, key, opened))
+    waiting = asyncio.create_task(opened.wait())
+    await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    assert not task.done(), "the stream was refused, or ended at once"
+    return task
+
+
+@pytest.mark.parametrize("is_deaf", [False, True])
+async def test_an_open_stream_ends_once_its_key_is_revoked_and_no_other_does(
+    http: httpx2.AsyncClient, gateway: Gateway, nats_url: str, is_deaf: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = (await http.post("/v1/agents", json={"name": "a", "model": "default", "system": "s"})).json()["id"]
+    session = (await http.post("/v1/sessions", json={"agent": agent})).json()["id"]
+    async with another(gateway, nats_url) as (client, ring):
+        nobody = await _opened(client, session)
+        admin = (await make(http))["secret_key"]
+        async with asyncio.timeout(1.5):
+            await nobody
+        if is_deaf:
+            # What is announced is lost from here on.
+            monkeypatch.setattr(ring, "forget", lambda: None)
+        member = await make(http, admin, role="read_only")
+        theirs = await _opened(client, session, member["secret_key"])
+        ours = await _opened(client, session, admin)
+        await http.delete(f"{KEYS}/{member['id']}", headers=bearer(admin))
+        async with asyncio.timeout(2.0):
+            await theirs
+        assert not ours.done()
+        ours.cancel()
+        await asyncio.gather(ours, return_exceptions=True)
 
 
 async def test_keys_are_listed_without_their_secrets(http: httpx2.AsyncClient) -> None:
