@@ -14,7 +14,7 @@ from kit.errors import InvalidArgument
 from kit.ids import new_id
 from kit.postgres import Database, Tx
 from kit.rpc.server import current_context
-from kit.telemetry import log, register_secret
+from kit.telemetry import log
 from managed_agents.vault.v1 import keys_pb2 as pb
 from managed_agents.vault.v1 import keys_pb2_grpc
 from services.vault.domain import keys as rules
@@ -207,9 +207,7 @@ def _limit(asked: int) -> int:
 
 
 def _new_secret(prefix: str) -> str:
-    secret = prefix + "".join(secrets.choice(_ALPHABET) for _ in range(_SECRET_LENGTH))
-    register_secret(secret)
-    return secret
+    return prefix + "".join(secrets.choice(_ALPHABET) for _ in range(_SECRET_LENGTH))
 
 
 def _digest(secret: str) -> bytes:

@@ -15,6 +15,7 @@ import pytest
 
 from kit.clock import rfc3339
 from kit.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, Unauthenticated
+from kit.redaction import mask_text
 from kit.rpc.client import Channel
 from kit.rpc.context import CallContext
 from managed_agents.vault.v1 import keys_pb2 as pb
@@ -71,6 +72,8 @@ async def test_a_secret_is_told_once_and_kept_as_its_digest(dsn: str, stub: Any)
     assert made.key.key_prefix == f"{made.secret_key[:9]}...{made.secret_key[-4:]}"
     assert (made.key.role, made.key.workspace_id) == ("admin", DEFAULT)
     assert made.secret_key not in str(await listed(stub))
+    # Should it ever get into a log line, its form alone has it masked there.
+    assert made.secret_key not in mask_text(f"key {made.secret_key}, {{'k': '{made.secret_key}'}}")
     async with await psycopg.AsyncConnection.connect(dsn) as connection:
         await connection.execute("SET managed_agents.workspace TO '*'")
         rows = await (await connection.execute("SELECT api_keys::text, sha256 FROM api_keys")).fetchall()
