@@ -1,6 +1,6 @@
 """What every store of bytes can do, and how it fails."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -49,13 +49,15 @@ class BlobStore(Protocol):
 
     async def put(self, chunks: AsyncIterator[bytes]) -> Blob:
         """Store the bytes; they survive any crash once this returns. All or nothing, and safe to repeat."""
+        ...
 
-    def open(self, sha256: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+    def open(self, sha256: str, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
         """The bytes from `start` up to `end`, in chunks of at most CHUNK_BYTES.
 
         BlobMissing where there are none, FileDamaged before the last chunk where they have another hash. Close it
         (`aclose`) where it is not read to its end.
         """
+        ...
 
     async def size(self, sha256: str) -> int | None:
         """How many bytes lie there; None for nothing."""
@@ -65,3 +67,4 @@ class BlobStore(Protocol):
 
     def list(self) -> AsyncIterator[Stored]:
         """Every blob, in no order."""
+        ...

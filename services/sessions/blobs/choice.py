@@ -9,7 +9,7 @@ when the settings change.
 """
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +121,7 @@ class BucketOverFolder:
         found = await self._bucket.size(sha256)
         return await self._folder.size(sha256) if found is None else found
 
-    async def open(self, sha256: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+    async def open(self, sha256: str, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
         """From the bucket where it has them."""
         chunks = self._bucket.open(sha256, start, end)
         try:

@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,7 +74,7 @@ class LocalBlobs:
             if not kept:
                 await asyncio.shield(self._drop(incoming, pending))
 
-    async def open(self, sha256: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+    async def open(self, sha256: str, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
         """The bytes, or a part of them; their hash is checked either way."""
         reading = await self._run(_Reading, self._path(sha256))
         pending: asyncio.Future[bytes] | None = None

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PART_BYTES = 8 * 1024 * 1024
 REQUEST_SECONDS = 60
-_RETRIES: dict[str, Any] = {
+_RETRIES: Any = {
     "max_retries": 3,
     "retry_timeout": timedelta(seconds=20),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
@@ -77,7 +77,7 @@ class S3Blobs:
             await asyncio.to_thread(spooled.close)
         return Blob(sha256, size)
 
-    async def open(self, sha256: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+    async def open(self, sha256: str, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
         """The bytes, or a part of them.
 
         Read from their beginning either way: they are not many, some servers know no ranges, and what is read to its
@@ -142,12 +142,12 @@ class S3Blobs:
         from obstore.store import S3Store
 
         options = self._options
-        config: dict[str, Any] = {"region": options.region, "checksum_algorithm": "SHA256"}
+        config: Any = {"region": options.region, "checksum_algorithm": "SHA256"}
         if options.endpoint:
             config |= {"endpoint": options.endpoint, "virtual_hosted_style_request": False}
         if options.access_key_id:
             config |= {"access_key_id": options.access_key_id, "secret_access_key": options.secret_access_key}
-        client: dict[str, Any] = {
+        client: Any = {
             "allow_http": options.endpoint.startswith("http://"),
             "timeout": timedelta(seconds=REQUEST_SECONDS),
             "connect_timeout": timedelta(seconds=5),

@@ -16,7 +16,7 @@ PURPOSES: dict[int, Purpose] = {
     pb.FILE_PURPOSE_ARTIFACT: Purpose.ARTIFACT,
     pb.FILE_PURPOSE_MOUNT: Purpose.MOUNT,
 }
-_WIRE = {purpose.value: number for number, purpose in PURPOSES.items()}
+_WIRE: dict[str, Any] = {purpose.value: number for number, purpose in PURPOSES.items()}
 
 
 class Upload:
@@ -47,8 +47,9 @@ class Upload:
                 self._take(chunk)
                 yield chunk
             elif part == "end":
-                self.end = request.end
-                rules.expires_at(self.end.expires_in_seconds, now)
+                end: pb.UploadFileEnd = request.end
+                self.end = end
+                rules.expires_at(end.expires_in_seconds, now)
                 return
             else:
                 break

@@ -90,7 +90,7 @@ class FilesHandler(files_pb2_grpc.FilesServiceServicer):
                 yield pb.DownloadFileResponse(chunk=chunk)
         finally:
             # A reader who goes early leaves the generator open, and a file with it.
-            await chunks.aclose()  # type: ignore[attr-defined]
+            await chunks.aclose()
 
     async def GetFile(self, request: Any, context: Any) -> pb.GetFileResponse:
         """Reads one row."""
