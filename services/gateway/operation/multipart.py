@@ -106,6 +106,7 @@ class _Parts:
                 "on_part_begin": self._begin,
                 "on_header_field": self._on_name,
                 "on_header_value": self._on_value,
+                "on_header_end": self._keep,
                 "on_headers_finished": self._on_head,
                 "on_part_data": self._on_data,
                 "on_end": self._on_end,
@@ -132,8 +133,6 @@ class _Parts:
             raise InvalidRequest(f"The multipart body has more than {MAX_PARTS} parts.")
 
     def _on_name(self, data: bytes, start: int, end: int) -> None:
-        if self._value:
-            self._keep()
         self._field += data[start:end]
 
     def _on_value(self, data: bytes, start: int, end: int) -> None:
@@ -144,8 +143,6 @@ class _Parts:
         self._field = self._value = b""
 
     def _on_head(self) -> None:
-        if self._field:
-            self._keep()
         kind, options = parse_options_header(self._head.get(b"content-disposition", b""))
         if kind != b"form-data" or b"name" not in options:
             raise InvalidRequest("Each part of the body must have content-disposition: form-data with a name.")
