@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
+from kit import failpoints
 from kit.clock import Clock, rfc3339
 from kit.ids import new_id
 from kit.pages import InvalidCursor, decode_cursor, encode_cursor
@@ -46,6 +47,7 @@ class SkillsHandler(skills_pb2_grpc.SkillsServiceServicer):
             store, now, skill_id = SkillStore(tx), self._clock.now(), new_id("skill")
             await store.insert(skill_id, label, name, now)
             await store.add_version(new_id("skver"), skill_id, kept, now)
+            await failpoints.point("skills.before_commit")
             return pb.CreateSkillResponse(skill=_skill(await store.load(skill_id)))
 
         async with self._database.transaction(current_context().workspace_id) as tx:
@@ -93,6 +95,7 @@ class SkillsHandler(skills_pb2_grpc.SkillsServiceServicer):
                     f"The package is named {kept.name}, the skill {name}; a skill keeps its name.", field="files"
                 )
             await store.add_version(new_id("skver"), skill_id, kept, now)
+            await failpoints.point("skills.before_commit")
             await store.touch(skill_id, now)
             return pb.CreateSkillVersionResponse(version=_version(await store.version(skill_id, LATEST)))
 
@@ -153,7 +156,9 @@ class SkillsHandler(skills_pb2_grpc.SkillsServiceServicer):
     async def _keep(self, package: SkillPackage) -> tuple[BlobStore, Blob]:
         """Puts the package where it is safe; the row follows."""
         store = await self._blobs.of(current_context().workspace_id)
-        return store, await store.put(pieces(package.archive))
+        blob = await store.put(pieces(package.archive))
+        await failpoints.point("skills.stored")
+        return store, blob
 
 
 def _known(skill_id: str) -> str:

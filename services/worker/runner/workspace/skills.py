@@ -21,6 +21,7 @@ from typing import Any
 
 import orjson
 
+from kit import failpoints
 from kit.archives import ArchiveRefused, Limits, PackedFile, read_zip
 from kit.errors import DomainError, NotFound
 from kit.telemetry import log
@@ -137,6 +138,7 @@ class SkillMount(Mount):
             if len(data) > MAX_ARCHIVE_BYTES:
                 raise ArchiveRefused("The package is larger than any that was taken.")
         await asyncio.to_thread(_unpack, folder, skill, bytes(data), digest)
+        await failpoints.point("runner.skills.unpacked")
 
 
 def _missing(folder: Path, wanted: Sequence[Skill]) -> list[Skill]:
