@@ -19,7 +19,7 @@ from pathlib import Path
 
 import uvloop
 
-from bench import growth, records, report, streams, turns
+from bench import files, growth, records, report, streams, turns
 from bench.client import Client
 from bench.platform import Platform
 from kit.embedded.nats import EmbeddedNats
@@ -36,6 +36,7 @@ SCENARIOS: dict[str, Scenario] = {
     "long": turns.long_session,
     "fan_out": streams.fan_out,
     "idle": streams.idle,
+    "files": files.large,
     "sessions": records.sessions,
 }
 _QUICK = 0.1
