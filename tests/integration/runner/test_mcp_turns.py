@@ -403,6 +403,25 @@ async def test_a_thread_has_its_own_servers_with_the_vaults_of_its_session(platf
     assert "agent.mcp_tool_use" not in types(log)
 
 
+async def test_a_thread_that_asks_is_answered_through_its_session(platform: World) -> None:
+    async with mcp_server() as server:
+        writer = {"name": "writer", "model": "default", "system": "Write.", "tools": [toolset("tested", None)]}
+        member = await platform.agent(writer | {"mcp_servers": [at(server.url)]})
+        session_id = await platform.session(multiagent={"type": "coordinator", "agents": [member]})
+        inner = 'TOOL:tested__add:{"a": 4, "b": 5}'
+        started = orjson.dumps({"agent": "writer", "message": inner}).decode()
+        async with platform.runner(**LOOPBACK):
+            await platform.say(session_id, f"TOOL:start_thread:{started}")
+            log = await platform.until(session_id, "requires_action", seconds=20)
+            (posted,) = of(log, "agent.mcp_tool_use")
+            assert (posted["name"], posted["mcp_server_name"]) == ("add", "tested") and posted["session_thread_id"]
+            assert of(log, "session.status_idle")[-1]["stop_reason"]["event_ids"] == [posted["id"]]
+            assert server.calls == []
+            await platform.clients.send(session_id, confirmation(posted["id"], "allow"))
+            await platform.until(session_id, seconds=20)
+    assert server.calls == [("add", {"a": 4, "b": 5})]
+
+
 @pytest.mark.parametrize("policy", [None, ALLOWED])
 async def test_a_session_that_changes_its_servers_uses_the_new_ones(platform: World, policy: Any) -> None:
     async with mcp_server() as first, mcp_server() as second:

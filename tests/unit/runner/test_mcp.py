@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kit.addresses import PrivateHosts
 from services.worker.runner.mcp.naming import LONGEST_NAME, visible_names
+from services.worker.runner.mcp.offers import definition
 from services.worker.runner.mcp.reach import Reach
 from services.worker.runner.mcp.results import EMPTY, MOST_PICTURES, render
 from services.worker.runner.mcp.spec import Servers, read_servers
@@ -112,6 +113,27 @@ class TestNames:
             assert 1 <= len(name) <= LONGEST_NAME and name.isascii()
             assert all(character.isalnum() or character in "_-" for character in name)
             assert name not in taken
+
+
+class TestOffers:
+    @pytest.mark.parametrize(
+        ("schema", "offered"),
+        [
+            ({}, {"type": "object", "properties": {}}),
+            ({"type": ["object", "null"]}, {"type": "object", "properties": {}}),
+            ({"properties": None}, {"type": "object", "properties": {}}),
+            (
+                {"type": "object", "properties": {"a": {"anyOf": [{}]}}, "anyOf": [{"required": ["a"]}]},
+                {"type": "object", "properties": {"a": {"anyOf": [{}]}}},
+            ),
+            ({"properties": {"a": {"description": "x" * 70_000}}}, {"type": "object", "properties": {}}),
+        ],
+    )
+    def test_a_schema_is_brought_into_what_vendors_take(self, schema: dict[str, Any], offered: dict[str, Any]) -> None:
+        assert definition("n", "d", schema).input_schema == offered
+
+    def test_a_description_is_bounded(self) -> None:
+        assert len(definition("n", "x" * 10_000, {}).description) == 8_192
 
 
 def picture(data: str, media_type: str = "image/png") -> dict[str, Any]:

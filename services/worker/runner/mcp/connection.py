@@ -287,16 +287,11 @@ async def _list_tools(session: ClientSession) -> tuple[Tool, ...]:
                 return ()
             raise
         for tool in page.tools:
-            found.setdefault(tool.name, Tool(tool.name, tool.description or "", _schema(tool.input_schema)))
+            found.setdefault(tool.name, Tool(tool.name, tool.description or "", tool.input_schema))
         cursor = page.next_cursor
         if not cursor or len(found) >= MOST_TOOLS:
             break
     return tuple(found.values())[:MOST_TOOLS]
-
-
-def _schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Vendors want an object at the root."""
-    return schema if schema.get("type") == "object" else {**schema, "type": "object"}
 
 
 def _timed_out(seconds: float) -> OutcomeUnknown:

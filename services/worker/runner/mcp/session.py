@@ -44,7 +44,6 @@ class _Link:
     opening: "asyncio.Task[Connection] | None" = None
     failure: ServerFailed | None = None
     connected_at: str = ""
-    tools_seen: "tuple[Tool, ...]" = ()
 
 
 class SessionServers:

@@ -11,6 +11,7 @@ from typing import Any
 
 from services.worker.runner.mcp.errors import CallRefused, OutcomeUnknown, ServerFailed
 from services.worker.runner.mcp.naming import visible_names
+from services.worker.runner.mcp.offers import definition
 from services.worker.runner.mcp.results import render
 from services.worker.runner.mcp.session import UNKNOWN, SessionServers
 from services.worker.runner.mcp.spec import Servers
@@ -104,7 +105,7 @@ class TurnServers:
         scrub = self._session.credentials.scrubber
         self._offered = {name: ServerTool(*tool, admitted[tool][1]) for name, tool in named.items()}
         self.definitions = [
-            ToolDefinition(name, scrub.text(admitted[tool][0].description), scrub.value(admitted[tool][0].input_schema))
+            definition(name, scrub.text(admitted[tool][0].description), scrub.value(admitted[tool][0].input_schema))
             for name, tool in named.items()
         ]
 
