@@ -175,7 +175,7 @@ async def _children(
     found = await table.children(prefix, from_path=from_path, limit=limit + 1)
     page = found[:limit]
     paths = [item for item, _ in page if not item.endswith("/")]
-    memories = await (table.with_texts if with_content else table.at)(paths) if paths else {}
+    memories = await table.at(paths, with_content=with_content) if paths else {}
     items = [
         pb.MemoryListItem(prefix=item)
         if item.endswith("/")

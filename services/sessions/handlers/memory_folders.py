@@ -46,7 +46,9 @@ class MemoryHandlers(MemoryRpcs):
             if store is None:
                 yield pb.PullMemoriesResponse(state=state)
                 return
-            deleted = await MemoryVersionTable(tx, store_id).deleted_after(request.known_revision, store.revision)
+            deleted: list[str] = []
+            if request.known_revision:
+                deleted = await MemoryVersionTable(tx, store_id).deleted_after(request.known_revision, store.revision)
         yield pb.PullMemoriesResponse(state=state, revision=store.revision, deleted_ids=deleted)
         after = request.known_revision
         # Up to what the store stood at: what comes meanwhile is for the next pull.

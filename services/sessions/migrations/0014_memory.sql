@@ -32,7 +32,7 @@ CREATE TABLE memories (
     updated_at timestamptz NOT NULL,
     -- The store's revision at its newest change.
     revision bigint NOT NULL,
-    CONSTRAINT memories_pk PRIMARY KEY (workspace_id, store_id, id),
+    CONSTRAINT memories_pk PRIMARY KEY (workspace_id, id),
     CONSTRAINT memories_path UNIQUE (workspace_id, store_id, path),
     CONSTRAINT memories_store FOREIGN KEY (workspace_id, store_id)
         REFERENCES memory_stores (workspace_id, id) ON DELETE CASCADE,
@@ -60,7 +60,7 @@ CREATE TABLE memory_versions (
     redacted_by_kind text NOT NULL DEFAULT '',
     redacted_by_id text NOT NULL DEFAULT '',
     revision bigint NOT NULL,
-    CONSTRAINT memory_versions_pk PRIMARY KEY (workspace_id, store_id, id),
+    CONSTRAINT memory_versions_pk PRIMARY KEY (workspace_id, id),
     CONSTRAINT memory_versions_number UNIQUE (workspace_id, store_id, memory_id, version),
     CONSTRAINT memory_versions_revision UNIQUE (workspace_id, store_id, revision),
     CONSTRAINT memory_versions_store FOREIGN KEY (workspace_id, store_id)

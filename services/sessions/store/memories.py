@@ -15,19 +15,62 @@ from kit.postgres import Tx
 from services.sessions.domain.memory import Actor, Memory, Text, prefix_end
 from services.sessions.domain.memory_errors import MemoryNotFound
 
-_BASIC: LiteralString = """
-    memories.id, memories.store_id, version_id, memories.version, memories.path, memories.content_sha256,
-    memories.content_size, memories.created_at, memories.updated_at, memories.revision
+# Look-ups are by the whole of a key and one row at a time, so that they cost the same whatever the planner believes of
+# the tables: row-level security hides from it how many rows a condition leaves.
+_ONE: LiteralString = """
+SELECT id, store_id, version_id, version, path, content_sha256, content_size, created_at, updated_at, revision,
+       CASE WHEN %(with_content)s THEN (
+           SELECT content FROM memory_versions
+           WHERE memory_versions.workspace_id = memories.workspace_id AND memory_versions.id = memories.version_id
+       ) END AS content
+FROM memories WHERE workspace_id = %(workspace_id)s AND id = %(id)s
 """
-_NO_TEXT: LiteralString = " SELECT" + _BASIC + ", NULL::text AS content FROM memories "
-_WITH_TEXT: LiteralString = (
-    " SELECT"
-    + _BASIC
-    + """, memory_versions.content FROM memories JOIN memory_versions
-    ON memory_versions.workspace_id = memories.workspace_id AND memory_versions.store_id = memories.store_id
-    AND memory_versions.id = memories.version_id """
+_AT: LiteralString = """
+SELECT found.id, found.store_id, found.version_id, found.version, found.path, found.content_sha256, found.content_size,
+       found.created_at, found.updated_at, found.revision,
+       CASE WHEN %(with_content)s THEN (
+           SELECT content FROM memory_versions
+           WHERE memory_versions.workspace_id = %(workspace_id)s AND memory_versions.id = found.version_id
+       ) END AS content
+FROM unnest(%(paths)s::text[]) AS wanted (path), LATERAL (
+    SELECT * FROM memories
+    WHERE workspace_id = %(workspace_id)s AND store_id = %(store_id)s AND path = wanted.path
+    ORDER BY path LIMIT 1
+) AS found
+"""
+_BELOW: LiteralString = """
+WITH RECURSIVE below AS (
+    (
+        SELECT id, store_id, version_id, version, path, content_sha256, content_size, created_at, updated_at, revision
+        FROM memories
+        WHERE workspace_id = %(workspace_id)s AND store_id = %(store_id)s
+          AND path > %(after)s AND path < %(end)s
+        ORDER BY path LIMIT 1
+    )
+    UNION ALL
+    SELECT found.* FROM below, LATERAL (
+        SELECT id, store_id, version_id, version, path, content_sha256, content_size, created_at, updated_at, revision
+        FROM memories
+        WHERE workspace_id = %(workspace_id)s AND store_id = %(store_id)s
+          AND path > below.path AND path < %(end)s
+        ORDER BY path LIMIT 1
+    ) AS found
 )
-_IN_STORE: LiteralString = " WHERE memories.workspace_id = %(workspace_id)s AND memories.store_id = %(store_id)s "
+SELECT below.*, CASE WHEN %(with_content)s THEN (
+    SELECT content FROM memory_versions
+    WHERE memory_versions.workspace_id = %(workspace_id)s AND memory_versions.id = below.version_id
+) END AS content
+FROM below LIMIT %(limit)s
+"""
+_CHANGED: LiteralString = """
+SELECT id, store_id, version_id, version, path, content_sha256, content_size, created_at, updated_at, revision, (
+    SELECT content FROM memory_versions
+    WHERE memory_versions.workspace_id = memories.workspace_id AND memory_versions.id = memories.version_id
+) AS content
+FROM memories
+WHERE workspace_id = %(workspace_id)s AND store_id = %(store_id)s AND revision > %(revision)s
+ORDER BY revision LIMIT %(limit)s
+"""
 # Behind one item, the first path that belongs to another: a folder is left by its next
 # sibling, a memory by the smallest path that is longer.
 _CHILDREN: LiteralString = """
@@ -72,36 +115,28 @@ class MemoryTable:
 
     async def load(self, memory_id: str, *, with_content: bool = True) -> Memory:
         """One memory by its id."""
-        found = await self._tx.maybe_one(
-            (_WITH_TEXT if with_content else _NO_TEXT) + _IN_STORE + " AND memories.id = %(id)s",
-            {"store_id": self._store_id, "id": memory_id},
-            row=Memory,
-        )
-        if found is None:
+        found = await self._tx.maybe_one(_ONE, {"id": memory_id, "with_content": with_content}, row=Memory)
+        if found is None or found.store_id != self._store_id:
             raise MemoryNotFound(f"Memory not found: {memory_id}", memory_id=memory_id)
         return found
 
-    async def at(self, paths: list[str]) -> dict[str, Memory]:
-        """The memories at these paths, by path, without their texts."""
+    async def at(self, paths: list[str], *, with_content: bool = False) -> dict[str, Memory]:
+        """The memories at these paths, by path."""
         found = await self._tx.all(
-            _NO_TEXT + _IN_STORE + " AND memories.path = ANY(%(paths)s)",
-            {"store_id": self._store_id, "paths": paths},
-            row=Memory,
+            _AT, {"store_id": self._store_id, "paths": paths, "with_content": with_content}, row=Memory
         )
         return {memory.path: memory for memory in found}
 
     async def below(self, prefix: str, *, after: str, limit: int, with_content: bool) -> list[Memory]:
         """All memories below a prefix in the order of their paths, behind the path `after`."""
         return await self._tx.all(
-            (_WITH_TEXT if with_content else _NO_TEXT)
-            + _IN_STORE
-            + """ AND memories.path > %(after)s AND memories.path < %(end)s
-            ORDER BY memories.path LIMIT %(limit)s""",
+            _BELOW,
             {
                 "store_id": self._store_id,
                 "after": max(after, prefix),
                 "end": prefix_end(prefix),
                 "limit": limit,
+                "with_content": with_content,
             },
             row=Memory,
         )
@@ -122,21 +157,10 @@ class MemoryTable:
             },
         )
 
-    async def with_texts(self, paths: list[str]) -> dict[str, Memory]:
-        """The memories at these paths, by path, with their texts."""
-        found = await self._tx.all(
-            _WITH_TEXT + _IN_STORE + " AND memories.path = ANY(%(paths)s)",
-            {"store_id": self._store_id, "paths": paths},
-            row=Memory,
-        )
-        return {memory.path: memory for memory in found}
-
     async def changed_after(self, revision: int, limit: int) -> list[Memory]:
         """Memories that were made or changed after a revision, in the order of their changes, with their texts."""
         return await self._tx.all(
-            _WITH_TEXT + _IN_STORE + " AND memories.revision > %(revision)s ORDER BY memories.revision LIMIT %(limit)s",
-            {"store_id": self._store_id, "revision": revision, "limit": limit},
-            row=Memory,
+            _CHANGED, {"store_id": self._store_id, "revision": revision, "limit": limit}, row=Memory
         )
 
     async def create(self, change: Change, text: Text, actor: Actor, now: datetime) -> Memory:
@@ -164,7 +188,7 @@ class MemoryTable:
             UPDATE memories
             SET version_id = %(version_id)s, version = %(version)s, path = %(path)s, updated_at = %(now)s,
                 content_sha256 = %(content_sha256)s, content_size = %(content_size)s, revision = %(revision)s
-            WHERE workspace_id = %(workspace_id)s AND store_id = %(store_id)s AND id = %(id)s
+            WHERE workspace_id = %(workspace_id)s AND id = %(id)s
             RETURNING id, store_id, version_id, version, path, content_sha256, content_size, created_at, updated_at,
                 revision, %(content)s::text AS content
             """,
@@ -176,7 +200,7 @@ class MemoryTable:
         return await self._write(
             """
             DELETE FROM memories
-            WHERE workspace_id = %(workspace_id)s AND store_id = %(store_id)s AND id = %(id)s
+            WHERE workspace_id = %(workspace_id)s AND id = %(id)s
             RETURNING id, store_id, version_id, version, path, content_sha256, content_size, created_at, updated_at,
                 revision, NULL::text AS content
             """,

@@ -76,10 +76,8 @@ class MemoryVersionTable:
         """One version with its text."""
         return self._present(
             await self._tx.maybe_one(
-                _HEAD
-                + """ content FROM memory_versions
-                WHERE workspace_id = %(workspace_id)s AND store_id = %(store_id)s AND id = %(id)s""",
-                {"store_id": self._store_id, "id": version_id},
+                _HEAD + " content FROM memory_versions WHERE workspace_id = %(workspace_id)s AND id = %(id)s",
+                {"id": version_id},
                 row=Version,
             ),
             version_id,
@@ -111,7 +109,7 @@ class MemoryVersionTable:
         return [row[0] for row in rows]
 
     async def redact(self, version_id: str, actor: Actor, now: datetime) -> Version:
-        """Empties a version; one that is empty stays as it is."""
+        """Empties a version that was loaded before; one that is empty stays as it is."""
         return self._present(
             await self._tx.maybe_one(
                 """
@@ -120,18 +118,18 @@ class MemoryVersionTable:
                     redacted_by_kind = CASE WHEN redacted_at IS NULL THEN %(kind)s ELSE redacted_by_kind END,
                     redacted_by_id = CASE WHEN redacted_at IS NULL THEN %(by)s ELSE redacted_by_id END,
                     redacted_at = coalesce(redacted_at, %(now)s)
-                WHERE workspace_id = %(workspace_id)s AND store_id = %(store_id)s AND id = %(id)s
+                WHERE workspace_id = %(workspace_id)s AND id = %(id)s
                 RETURNING id, store_id, memory_id, version, operation, path, content_sha256, content_size, actor_kind,
                           actor_id, created_at, redacted_at, redacted_by_kind, redacted_by_id, revision,
                           content
                 """,
-                {"store_id": self._store_id, "id": version_id, "kind": actor.kind, "by": actor.id, "now": now},
+                {"id": version_id, "kind": actor.kind, "by": actor.id, "now": now},
                 row=Version,
             ),
             version_id,
         )
 
     def _present(self, found: Version | None, version_id: str) -> Version:
-        if found is None:
+        if found is None or found.store_id != self._store_id:
             raise MemoryVersionNotFound(f"Memory version not found: {version_id}", memory_version_id=version_id)
         return found

@@ -1133,7 +1133,7 @@ class PullMemoriesRequest(_message.Message):
     memory_store_id: _builtins.str
     """`memstore_…`."""
     known_revision: _builtins.int
-    """The revision that the folder has; 0 for everything."""
+    """The revision that the folder has; 0 for everything that there is."""
     def __init__(
         self,
         *,
@@ -1170,7 +1170,7 @@ class PullMemoriesResponse(_message.Message):
 
     @_builtins.property
     def deleted_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Ids of memories that are gone."""
+        """Ids of memories that are gone; none where everything was asked for."""
 
     def __init__(
         self,

@@ -115,7 +115,7 @@ class Keeper:
                 full = await self._send(tree, base, holder, changes, read) or full
                 await failpoints.point("runner.memory.pushed")
         # What had no place may have one now.
-        full = full or (bool(base.hidden) and (changed or pull))
+        full = full or (bool(base.hidden) and (changed or pull)) or (pull and not base.revision)
         if pull or full:
             await self._take_in(tree, base, full)
 
