@@ -3,7 +3,8 @@
 A credential comes as `x-api-key` or as `Authorization: Bearer`, never as both: two
 sources would let a proxy and this process disagree about who is calling. Keys are
 compared as SHA-256 digests in constant time. There is one configured key at most; all
-others are the vault's, and `keyring.py` knows how long its answers hold.
+others are the vault's, and `keyring.py` knows how long its answers hold. The configured one
+is let in whether or not the vault can be asked.
 
 A credential that says itself that it is a worker's (`mawk_…`) is judged also while no
 API key exists: it narrows what a request may do, and a revoked one must do nothing.
@@ -39,7 +40,7 @@ class Authenticator:
 
     async def settle(self) -> bool:
         """Whether a key is needed, known recently enough to decide by. Unavailable where nobody can tell."""
-        if self._ring is not None:
+        if self._ring is not None and self._digest is None:
             await self._ring.settle()
         return self.enabled
 
@@ -80,8 +81,12 @@ class Authenticator:
             raise AmbiguousCredential("Send either x-api-key or Authorization, not both on one request.")
         digest = _digest(api_key if api_key is not None else _bearer(authorization))
         if self._digest is not None and hmac.compare_digest(digest, self._digest):
+            # Needs nobody to ask.
             return CONFIGURED
-        found = await self._ring.find(digest) if self._ring is not None else None
+        found = None
+        if self._ring is not None:
+            await self._ring.settle()
+            found = await self._ring.find(digest)
         if found is None:
             raise InvalidCredential("The API key is not known. Send a valid one as x-api-key or as a Bearer token.")
         return found

@@ -239,3 +239,14 @@ async def test_found_keys_are_compared_in_constant_time_too(monkeypatch: pytest.
     vault.change("key_a", True)
     assert await knock(KeyRing(vault, clock=time, wall=time), "key_a") == "in"
     assert compared == [(digest(SECRETS["key_a"]),) * 2]
+
+
+async def test_the_configured_key_is_let_in_while_nobody_can_be_asked() -> None:
+    time = Time()
+    vault = Vault(time)
+    vault.is_away = True
+    authenticator = Authenticator("the-configured-key", KeyRing(vault, clock=time, wall=time))
+    assert await authenticator.settle()
+    assert (await authenticator.authenticate({"x-api-key": "the-configured-key"})).id == "key_config_env"
+    with pytest.raises(Unavailable):
+        await authenticator.authenticate({"x-api-key": "another"})
