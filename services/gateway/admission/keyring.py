@@ -40,6 +40,8 @@ FRESH_SECONDS = 0.4
 STALE_SECONDS = 0.8
 TRUST_SECONDS = 30.0
 ASK_SECONDS = 3.0
+# So long a request waits for a slow answer while the last one may still be trusted.
+WAIT_SECONDS = 1.0
 # After the vault could not be asked, requests do not wait for it again at once.
 PAUSE_SECONDS = 0.5
 # With guards and nothing else to ask for: how often while there are keys, and while there is none.
@@ -117,8 +119,14 @@ class KeyRing:
                     return
             elif not is_announced and now < self._retry_at and age < TRUST_SECONDS:
                 return
+            asking = self._ask()
+            if not is_announced and age < TRUST_SECONDS:
+                await asyncio.wait({asking}, timeout=WAIT_SECONDS)
+                if not asking.done():
+                    self._retry_at = self._clock() + PAUSE_SECONDS
+                    return
             try:
-                await asyncio.shield(self._ask())
+                await asyncio.shield(asking)
             except DomainError as error:
                 if is_announced or self._clock() - self._heard_at >= TRUST_SECONDS:
                     raise _unknowable() from error

@@ -230,6 +230,29 @@ async def test_an_answer_that_was_asked_before_an_announcement_settles_nothing()
     assert await waiting == "refused"
 
 
+async def test_a_vault_that_hangs_holds_up_requests_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyring, "WAIT_SECONDS", 0.01)
+    time = Time()
+    vault = Vault(time)
+    vault.change("key_a", True)
+    ring = KeyRing(vault, clock=time, wall=time)
+    assert await knock(ring, "key_a") == "in"
+    hanging, sync = asyncio.Event(), vault.SyncKeys
+
+    async def hang(request: Any, **options: Any) -> Any:
+        await hanging.wait()
+        return await sync(request, **options)
+
+    vault.SyncKeys = hang  # type: ignore[method-assign]
+    time.now += 2 * STALE_SECONDS
+    assert await knock(ring, "key_a") == "in"
+    vault.change("key_a", False)
+    vault.change("key_b", True)
+    hanging.set()
+    time.now += PAUSE_SECONDS
+    assert await knock(ring, "key_a") == "refused"
+
+
 async def test_found_keys_are_compared_in_constant_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[bytes, bytes]] = []
     compare = hmac.compare_digest
