@@ -222,8 +222,8 @@ async def _fill(database: Database, store_id: str, paths: list[str]) -> None:
             """
             INSERT INTO memories (workspace_id, store_id, id, version_id, version, path, content_sha256, content_size,
                                   created_at, updated_at, revision)
-            SELECT %(workspace_id)s, %(store_id)s, 'mem_' || %(store_id)s || number, 'memver_' || number, 1, path, '', 0,
-                   now(), now(), 1
+            SELECT %(workspace_id)s, %(store_id)s, 'mem_' || %(store_id)s || number, 'memver_' || number, 1, path, '',
+                   0, now(), now(), 1
             FROM unnest(%(paths)s::text[]) WITH ORDINALITY AS given (path, number)
             """,
             {"store_id": store_id, "paths": paths},
