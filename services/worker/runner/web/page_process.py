@@ -19,6 +19,7 @@ MEMORY_BYTES = 2 * 1024 * 1024 * 1024
 DEPTH = 20_000
 LENGTH = struct.Struct("<I")
 UNREADABLE = 0xFFFFFFFF
+_SOURCE, _TARGET = 0, 1
 # Of no use to a reader.
 _LEFT_OUT = ("title", "script", "style", "noscript", "template", "svg", "canvas", "iframe", "object", "embed", "head")
 _BLANK_LINES = re.compile(r"\n\s*\n\s*\n+")
@@ -60,22 +61,21 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.setrecursionlimit(DEPTH)
-    source, target = sys.stdin.buffer.raw, os.fdopen(os.dup(1), "wb", buffering=0)
-    while select.select([source], [], [], IDLE_SECONDS)[0]:
-        head = _exactly(source, LENGTH.size)
-        data = _exactly(source, *LENGTH.unpack(head)) if head else None
+    while select.select([_SOURCE], [], [], IDLE_SECONDS)[0]:
+        head = _exactly(LENGTH.size)
+        data = _exactly(*LENGTH.unpack(head)) if head else None
         if data is None:
             return
         remaining = memoryview(answer(data))
         while remaining:
-            remaining = remaining[target.write(remaining) or 0 :]
+            remaining = remaining[os.write(_TARGET, remaining) :]
 
 
-def _exactly(source: object, count: int) -> bytes | None:
+def _exactly(count: int) -> bytes | None:
     """The next bytes; None where the input ends before."""
     data = bytearray()
     while len(data) < count:
-        chunk = source.read(count - len(data))  # type: ignore[attr-defined]
+        chunk = os.read(_SOURCE, count - len(data))
         if not chunk:
             return None
         data += chunk

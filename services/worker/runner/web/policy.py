@@ -7,6 +7,7 @@ checked is what is requested, however it was spelled.
 import ipaddress
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
@@ -115,9 +116,9 @@ def _ascii(host: str) -> str:
         return host
     try:
         encoded = host.encode("idna").decode().lower().rstrip(".")
-        ipaddress.ip_address(encoded)
     except UnicodeError:
         raise WebRefused("the host's name can't be written as a domain name.") from None
-    except ValueError:
-        return encoded
-    raise WebRefused("this is no usual spelling of an address.")
+    with suppress(ValueError):
+        ipaddress.ip_address(encoded)
+        raise WebRefused("this is no usual spelling of an address.")
+    return encoded
