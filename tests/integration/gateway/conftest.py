@@ -73,7 +73,11 @@ async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
         dsn = await make_database("sessions", MIGRATIONS)
         sessions = await build_sessions(
             SessionsSettings(
-                listen=addresses["sessions"], database_url=dsn, nats_url=nats_url, data_dir=Path(folder) / "data"
+                listen=addresses["sessions"],
+                vault_address=addresses["vault"],
+                database_url=dsn,
+                nats_url=nats_url,
+                data_dir=Path(folder) / "data",
             )
         )
         vault_dsn = await make_database(vault_app.SCHEMA, vault_app.MIGRATIONS)
