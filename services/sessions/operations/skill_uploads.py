@@ -1,7 +1,8 @@
 """Uploads of skills: collected within bounds, judged, and kept.
 
-A package is held in memory while it is judged, so only a few are at a time; the others wait before their first byte is
-read. Its bytes are safe before the row that names them is written; where anything is refused, nothing is written.
+A package is held in memory until it is kept, so there are only so many at a time, and few of them are judged at once;
+others wait before their first byte is read. Its bytes are safe before the row that names them is written; where
+anything is refused, nothing is written.
 """
 
 import asyncio
@@ -12,7 +13,9 @@ from managed_agents.sessions.v1.skills_pb2 import CreateSkillRequest, CreateSkil
 from services.sessions.domain.skill_errors import InvalidSkillPackage
 from services.sessions.domain.skill_package import MAX_UPLOAD_BYTES, SkillPackage, UploadedPart, read_package
 
-MAX_AT_ONCE = 4
+# As many uploads may be on their way, and as many be judged: a slow caller keeps nobody else waiting.
+MAX_ARRIVING = 24
+MAX_JUDGED = 2
 # More than any package may have: what is over it is refused while it comes in.
 MAX_PARTS = 1_001
 PIECE_BYTES = 1024 * 1024
@@ -51,7 +54,8 @@ class PackageReader:
     """Turns uploads into packages, a few at a time."""
 
     def __init__(self) -> None:
-        self._room = asyncio.Semaphore(MAX_AT_ONCE)
+        self._room = asyncio.Semaphore(MAX_ARRIVING)
+        self._judges = asyncio.Semaphore(MAX_JUDGED)
 
     async def read(self, requests: AsyncIterator[M], head: M) -> tuple[M, SkillPackage]:
         """What the messages say beside their bytes, merged into `head`, and the package that they hold."""
@@ -61,8 +65,9 @@ class PackageReader:
                 parts.add(request.upload)
                 request.ClearField("upload")
                 head.MergeFrom(request)
-            # Unpacking and packing 30 MiB takes a while.
-            return head, await asyncio.to_thread(read_package, parts.finish())
+            async with self._judges:
+                # Unpacking and packing 30 MiB takes a while.
+                return head, await asyncio.to_thread(read_package, parts.finish())
 
 
 async def pieces(data: bytes) -> AsyncIterator[bytes]:
