@@ -81,6 +81,7 @@ class InjectionsHandler(injections_pb2_grpc.InjectionServiceServicer):
         opened = await self._open_all([credential])
         if not opened:
             raise not_found(request.credential_id)
+        await self._note(request, runner, Decision(), [request.credential_id])
         return pb.RefreshInjectionResponse(injection=opened[0])
 
     async def _live(self, vault_ids: Iterable[str]) -> list[Credential]:
@@ -133,7 +134,8 @@ class InjectionsHandler(injections_pb2_grpc.InjectionServiceServicer):
         async with self._database.transaction(current_context().workspace_id) as tx:
             if used:
                 await CredentialStore(tx).mark_used(used, self._clock.now(), grain_seconds=USE_GRAIN_SECONDS)
-            await self._note_denials(tx, request, runner, decision)
+            if decision.denied:
+                await self._note_denials(tx, request, runner, decision)
 
     async def _note_denials(self, tx: Tx, request: Any, runner: str, decision: Decision) -> None:
         told = {"target": pb.InjectionTargetKind.Name(request.target).rpartition("KIND_")[2].lower()}

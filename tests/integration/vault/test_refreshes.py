@@ -421,3 +421,38 @@ async def test_a_renewal_is_stored_though_nobody_waits_for_it_any_more(
 
         await await_until(stored)
         assert (await resolved(service, made)).value == "access-token-number-1"
+
+
+async def test_a_server_inside_the_network_is_never_tried(
+    dsn: str, tmp_path: Path, server: AuthorizationServer
+) -> None:
+    async with vault(dsn, tmp_path) as service:
+        found = await validate(service, await added(service, oauth(server)))
+    assert (found.status, found.failed_method, found.HasField("mcp_answer")) == ("unknown", "initialize", False)
+    assert server.mcp_calls == []
+
+
+async def test_a_name_is_resolved_once_and_only_what_was_checked_is_connected_to(
+    dsn: str, tmp_path: Path, server: AuthorizationServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    resolve = asyncio.BaseEventLoop.getaddrinfo
+
+    async def rebinding(loop: Any, host: Any, port: Any, **more: Any) -> Any:
+        if host != "rebinding.test":
+            return await resolve(loop, host, port, **more)
+        asked.append(host)
+        # Public or allowed at the first look, and somewhere else at any other.
+        return [(2, 1, 6, "", ("127.0.0.1" if len(asked) == 1 else "169.254.169.254", port))]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", rebinding)
+    port = server.host.rpartition(":")[2]
+    body = oauth(server)
+    body["auth"]["refresh"]["token_endpoint"] = f"http://rebinding.test:{port}/token"
+    async with vault(dsn, tmp_path, allowed_private_hosts="rebinding.test") as service:
+        made = await added(service, body)
+        assert (await service.refresh(made)).value == "access-token-number-1"
+        assert asked == ["rebinding.test"]
+        with pytest.raises(FailedPrecondition):
+            await service.refresh(made, version=2)
+    assert len(server.renewals) == 1
