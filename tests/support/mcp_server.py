@@ -31,6 +31,8 @@ class Doorman:
     tokens: set[str] | None = None
     # Requests of these methods get no answer; of `*` none does.
     hang: set[str] = field(default_factory=set)
+    # Methods that the server says it does not know.
+    unknown: set[str] = field(default_factory=set)
     # These session ids are unknown from now on.
     forgotten: set[str] = field(default_factory=set)
     # Answered to everything, if set: status and headers.
@@ -77,6 +79,9 @@ class _Door:
             await _answer(send, *doorman.instead)
         elif doorman.tokens is not None and token not in doorman.tokens:
             await _answer(send, 401, {"www-authenticate": "Bearer"})
+        elif method in doorman.unknown:
+            error = {"code": -32601, "message": "Method not found"}
+            await _answer(send, 200, {"content-type": "application/json"}, {"id": body["id"], "error": error})
         elif session in doorman.forgotten:
             await _answer(send, 404, {})
         elif method in doorman.hang or "*" in doorman.hang:
@@ -105,10 +110,12 @@ async def _read(scope: dict[str, Any], receive: Receive) -> tuple[Any, Receive]:
     return json.loads(data or b"{}"), again
 
 
-async def _answer(send: Any, status: int, headers: dict[str, str]) -> None:
+async def _answer(send: Any, status: int, headers: dict[str, str], message: dict[str, Any] | None = None) -> None:
+    data = json.dumps({"jsonrpc": "2.0", **message}).encode() if message else b""
     encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": status, "headers": [*encoded, (b"content-length", b"0")]})
-    await send({"type": "http.response.body", "body": b""})
+    encoded.append((b"content-length", str(len(data)).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": encoded})
+    await send({"type": "http.response.body", "body": data})
 
 
 def _tools(doorman: Doorman) -> None:

@@ -193,7 +193,7 @@ async def test_a_server_that_hangs_is_told_of_and_the_turn_goes_on_without_it(pl
             toolset("listless"),
             mcp_servers=[at(server.url), at(silent, "silent"), at(listless.url, "listless")],
         )
-        async with platform.runner(model, **LOOPBACK | {"mcp_connect_seconds": 0.7}):
+        async with platform.runner(model, **LOOPBACK | {"mcp_connect_seconds": 2.0}):
             await platform.say(session_id, "add")
             log = await platform.until(session_id)
             errors = [event["error"] for event in of(log, "session.error")]
