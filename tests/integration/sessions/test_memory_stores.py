@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
+import orjson
 import pytest
 
 from kit.nats import Nats
@@ -150,3 +151,21 @@ async def test_another_workspace_finds_none_of_it(m: Memories) -> None:
         assert (await refusal(foreign)).reason == "MEMORY_STORE_NOT_FOUND"
     assert not (await page(m, include_archived=True)).memory_stores
     assert (await m.pull())[0].state == pb.MEMORY_STORE_STATE_DELETED
+
+
+async def test_only_an_active_store_is_attached_to_a_new_session(m: Memories) -> None:
+    made = await m.make("Project notes", description="What we know")
+    entry = {"type": "memory_store", "memory_store_id": made.id, "instructions": "i" * 4_096}
+    agent = await m.h.agent()
+    session = await m.h.create(agent, resources=[entry])
+    [kept] = orjson.loads(session.resources_json)
+    assert (kept["mount_path"], kept["access"], kept["name"]) == ("/mnt/memory/project-notes", "read_write", made.name)
+    assert kept["description"] == "What we know"
+    too_long = await refusal(m.h.create(agent, resources=[entry | {"instructions": "i" * 4_097}]))
+    assert too_long.field == "resources.0.instructions"
+    await m.update_store(name="Renamed")
+    [kept] = orjson.loads((await m.h.get(session.id)).resources_json)
+    assert kept["name"] == made.name
+    await m.archive()
+    refused = await refusal(m.h.create(agent, resources=[entry]))
+    assert (refused.reason, refused.code) == ("MEMORY_STORE_NOT_FOUND", "INVALID_ARGUMENT")
