@@ -155,6 +155,10 @@ async def test_planted_secrets_are_found_nowhere(tmp_path: Path) -> None:
         await _failures(all_of_it, vault, session)
         await _look_everywhere(all_of_it, session)
         assert not all_of_it.search.found, "\n".join(map(str, all_of_it.search.found))
+        # Nothing would be found where nothing was planted, or nothing was looked at.
+        assert any("client-secret" in str(renewal) for renewal in all_of_it.oauth.renewals)
+        for place in ("sleep 300", "services.vault", "table sessions.events", "trace", "message 9 of the bus"):
+            assert any(place in each for each in all_of_it.search.places), place
         assert {each.secret for each in ALLOWED} == {each.secret for each in all_of_it.search.used}
 
 
@@ -279,13 +283,13 @@ async def _failures(here: World, vault: str, session: str) -> None:
     await _say(here, session, "Fail once more.")
     repository = {
         "type": "github_repository",
-        "url": f"http://{HOST}:{here.web.plain_port}/private/repo.git",
+        "url": f"http://{HOST}:{here.web.plain_port}/forbidden/repo.git",
         "authorization_token": CANARIES["repository-token"],
     }
-    answer = await client.http.post(f"/v1/sessions/{session}/resources", json=repository)
-    client.answers.append(answer.text)
+    await client.call("POST", f"/v1/sessions/{session}/resources", repository)
     here.steps[:] = [called("bash", command="true"), said("done")]
     await _say(here, session, "Look at the repository.")
+    assert "repository_forbidden_error" in await _log(here, session)
     await client.call("GET", f"/v1/sessions/{session}/resources")
     await client.call("GET", f"/v1/x/mcp/status?session_id={session}")
     await client.call("POST", f"/v1/vaults/{vault}/archive", {})

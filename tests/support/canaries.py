@@ -39,12 +39,12 @@ class Search:
     allowed: tuple[Allowed, ...] = ()
     found: list[tuple[str, str]] = field(default_factory=list)
     used: set[Allowed] = field(default_factory=set)
-    places: int = 0
+    places: list[str] = field(default_factory=list)
 
     def look(self, place: str, content: bytes | str) -> None:
         """Look for every canary in every spelling."""
         data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
-        self.places += 1
+        self.places.append(place)
         for name, value in self.canaries.items():
             if any(spelling in data for spelling in spellings(value)):
                 by_right = [each for each in self.allowed if each.covers(name, place)]

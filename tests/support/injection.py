@@ -108,6 +108,8 @@ class _Host:
         self._found.seen.append(Seen(request.method, request.path_qs, dict(request.headers), body))
         if request.path.startswith("/private") and "authorization" not in request.headers:
             return web.Response(status=401, headers={"www-authenticate": 'Basic realm="private"'})
+        if request.path.startswith("/forbidden") and "authorization" in request.headers:
+            return web.Response(status=403, text=f"not with {request.headers['authorization']}")
         match request.path:
             case "/echo":
                 shown = request.headers.get("authorization", "") + "\n" + body.decode()
