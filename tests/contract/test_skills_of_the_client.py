@@ -74,8 +74,9 @@ async def test_every_method_passes_with_every_parameter(client: anthropic.AsyncA
 
 async def test_refusals_have_the_classes_that_the_client_knows(client: anthropic.AsyncAnthropic) -> None:
     skill = await client.beta.skills.create(files=files("refusing"))
-    with pytest.raises(anthropic.ConflictError):
+    with pytest.raises(anthropic.ConflictError) as taken:
         await client.beta.skills.create(files=files("refusing"))
+    assert "skill_name_taken" in str(taken.value.body)
     with pytest.raises(anthropic.NotFoundError):
         await client.beta.skills.retrieve("skill_none")
     with pytest.raises(anthropic.NotFoundError):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import LiteralString
 
+import orjson
+
 from kit.postgres import Tx
 from services.sessions.domain.skill_errors import (
     SkillNameTaken,
@@ -127,6 +129,7 @@ class SkillStore:
                 " choose another name in SKILL.md.",
                 field="files",
                 skill_name=name,
+                details=orjson.dumps({"error_code": "skill_name_taken", "skill_name": name}).decode(),
             )
 
     async def add_version(self, version_id: str, skill_id: str, package: Package, now: datetime) -> None:

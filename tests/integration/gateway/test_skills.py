@@ -87,6 +87,7 @@ async def test_a_name_is_taken_once_and_free_again_when_its_skill_is_gone(http: 
     again = await http.post("/v1/skills", files=as_form(package()))
     assert again.status_code == 409 and again.json()["error"]["code"] == "skill_name_taken"
     assert again.headers["x-should-retry"] == "false"
+    assert again.json()["error"]["details"] == {"error_code": "skill_name_taken", "skill_name": "greeter"}
     await http.delete(f"/v1/skills/{skill['id']}")
     assert (await _create(http))["id"] != skill["id"]
 
