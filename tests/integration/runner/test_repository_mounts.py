@@ -12,7 +12,7 @@ import pytest
 
 from kit.postgres import Database
 from kit.rpc.client import channel
-from managed_agents.sessions.v1 import sessions_pb2
+from managed_agents.sessions.v1 import environments_pb2, sessions_pb2
 from services.sessions.app import MIGRATIONS
 from services.sessions.operations.repository_tokens import RepositoryTokens
 from services.sessions.operations.token_sweep import TokenSweep
@@ -154,6 +154,25 @@ async def test_a_private_host_is_refused_unless_the_operator_names_it(
         log = await mounting.bash(session, "true")
     assert [event["error"]["type"] for event in of(log, "session.error")] == ["repository_clone_error"]
     assert not server.requests
+
+
+async def test_the_network_of_the_environment_holds_for_clones(
+    platform: World, mounting: Mounting, server: GitServer
+) -> None:
+    closed = {"type": "limited", "allowed_hosts": ["example.com"]}
+    opened = {"type": "limited", "allowed_hosts": ["127.0.0.1"]}
+    kinds: list[list[str]] = []
+    async with _runner(platform):
+        for name, network in (("closed", closed), ("opened", opened)):
+            definition = {"name": name, "config": {"type": "cloud", "networking": network}}
+            request = environments_pb2.CreateEnvironmentRequest(definition_json=orjson.dumps(definition))
+            environment = (await platform.clients.environments.CreateEnvironment(request)).environment.id
+            session = await mounting.session(_resource(server), environment_id=environment)
+            log = await mounting.bash(session, "true")
+            kinds.append([text_of(event) for event in of(log, "session.error")])
+            if name == "closed":
+                assert not server.requests
+    assert "does not allow 127.0.0.1" in kinds[0][0] and kinds[1] == []
 
 
 async def test_what_stands_in_the_way_is_kept(platform: World, mounting: Mounting, server: GitServer) -> None:
