@@ -333,8 +333,7 @@ async def test_a_reader_that_died_is_replaced(web: WebServer, names: Names) -> N
     web.page("/", b"<p>text", "text/html")
     async with fetcher(names) as reader:
         assert (await reader.fetch(_url(web, "/"), ANY)).text == "text"
-        process = reader._pages._process
-        assert process is not None
+        (process,) = reader._pages._idle
         process.kill()
         await process.wait()
         assert (await reader.fetch(_url(web, "/"), ANY)).text == "text"
@@ -347,7 +346,19 @@ async def test_the_process_that_reads_pages_has_no_secret(
     web.page("/", b"<p>text", "text/html")
     async with fetcher(names) as reader:
         await reader.fetch(_url(web, "/"), ANY)
-        process = reader._pages._process
-        assert process is not None
+        (process,) = reader._pages._idle
         environment = await asyncio.to_thread(Path(f"/proc/{process.pid}/environ").read_bytes)
     assert b"PYTHONPATH" in environment and b"canary" not in environment
+
+
+async def test_a_page_that_takes_long_keeps_no_other_waiting(web: WebServer, names: Names) -> None:
+    web.page("/slow", b"<div>" * 400_000, "text/html")
+    web.page("/", b"<p>quick", "text/html")
+    async with fetcher(names) as reader:
+        slow = asyncio.create_task(reader.fetch(_url(web, "/slow"), ANY))
+        quick = [await reader.fetch(_url(web, "/"), ANY) for _ in range(3)]
+        assert [page.text for page in quick] == ["quick"] * 3 and not slow.done()
+        slow.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await slow
+        assert (await reader.fetch(_url(web, "/"), ANY)).text == "quick"

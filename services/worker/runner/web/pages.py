@@ -1,7 +1,7 @@
-"""Pages to text, in a process of their own that is started when the first page comes.
+"""Pages to text, in processes of their own that are started when pages come.
 
-One page at a time; a page that takes too long costs its process, and the next one gets a new process. The process has
-neither the environment nor the files of this one.
+Few pages at a time, each in a process for itself; one that takes too long costs its process, and keeps nobody else
+waiting. The processes have neither the environment nor the files of this one, and end when nobody needs them.
 """
 
 import asyncio
@@ -13,78 +13,82 @@ from services.worker.runner.web.page_process import LENGTH, UNREADABLE
 from services.worker.runner.web.policy import WebRefused
 
 PAGE_SECONDS = 15.0
+AT_ONCE = 3
 # Larger pages are cut: what is behind is no reading matter.
 MAX_PAGE_CHARACTERS = 2_000_000
 # A text is shorter than its page but for what Markdown escapes.
 _MAX_TEXT_BYTES = 64 * 1024 * 1024
 _MODULE = "services.worker.runner.web.page_process"
+_GONE = (BrokenPipeError, ConnectionResetError, asyncio.IncompleteReadError)
 
 
 class PageReader:
     """Turns pages into text."""
 
-    def __init__(self, *, seconds: float = PAGE_SECONDS) -> None:
+    def __init__(self, *, seconds: float = PAGE_SECONDS, at_once: int = AT_ONCE) -> None:
         self._seconds = seconds
-        self._process: Process | None = None
-        self._lock = asyncio.Lock()
+        self._room = asyncio.Semaphore(at_once)
+        # Processes that wait for a page; the last one was used last.
+        self._idle: list[Process] = []
 
     async def read(self, html: str) -> str:
         """The text of a page. WebRefused where it can't be had in time."""
         data = html[:MAX_PAGE_CHARACTERS].encode("utf-8", "replace")
-        async with self._lock:
+        async with self._room:
             try:
                 async with asyncio.timeout(self._seconds):
                     return await self._ask(data)
             except TimeoutError:
-                await self._kill()
                 raise WebRefused("the page takes too long to be turned into text.") from None
-            except BaseException:
-                # Cut off in between, the process would answer the next page with this one.
-                await self._kill()
-                raise
 
     async def close(self) -> None:
-        """End the process."""
-        async with self._lock:
-            await self._kill()
+        """End the processes."""
+        while self._idle:
+            await _end(self._idle.pop())
 
     async def _ask(self, data: bytes) -> str:
+        if self._idle:
+            # It may have gone for want of pages; or it does not survive this one, which the second try will show.
+            with contextlib.suppress(*_GONE):
+                return await self._use(self._idle.pop(), data)
         try:
-            return await self._exchange(data)
-        except (BrokenPipeError, ConnectionResetError, asyncio.IncompleteReadError):
-            # It has gone, for want of pages; or it did not survive this one, which the second try will show.
-            await self._kill()
-        try:
-            return await self._exchange(data)
-        except (BrokenPipeError, ConnectionResetError, asyncio.IncompleteReadError):
-            await self._kill()
+            return await self._use(await _start(), data)
+        except _GONE:
             raise WebRefused("the page can't be turned into text.") from None
 
-    async def _exchange(self, data: bytes) -> str:
-        process = self._process
-        if process is None or process.returncode is not None:
-            process = self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", _MODULE, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=_environment()
-            )
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(LENGTH.pack(len(data)) + data)
-        await process.stdin.drain()
-        (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
-        if length == UNREADABLE or length > _MAX_TEXT_BYTES:
-            await self._kill()
-            raise WebRefused("the page can't be turned into text.")
-        return (await process.stdout.readexactly(length)).decode("utf-8", "replace")
+    async def _use(self, process: Process, data: bytes) -> str:
+        try:
+            text = await _exchange(process, data)
+        except BaseException:
+            # Cut off in between, it would answer the next page with this one.
+            await _end(process)
+            raise
+        self._idle.append(process)
+        return text
 
-    async def _kill(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        # What it has written meanwhile is read to its end, else the pipe stays open.
-        if process.stdin is not None:
-            process.stdin.close()
-        await process.communicate() if process.stdin is None else await process.wait()
+
+async def _start() -> Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", _MODULE, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=_environment()
+    )
+
+
+async def _exchange(process: Process, data: bytes) -> str:
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(LENGTH.pack(len(data)) + data)
+    await process.stdin.drain()
+    (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
+    if length == UNREADABLE or length > _MAX_TEXT_BYTES:
+        raise WebRefused("the page can't be turned into text.")
+    return (await process.stdout.readexactly(length)).decode("utf-8", "replace")
+
+
+async def _end(process: Process) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    process.stdin.close()
+    await process.wait()
 
 
 def _environment() -> dict[str, str]:
