@@ -233,6 +233,22 @@ async def test_a_stop_cuts_a_mount_off_and_the_end_has_little_time(
     assert len(stage.told) == 1
 
 
+async def test_a_turn_that_waits_for_another_one_to_prepare_can_be_stopped(folder: Path) -> None:
+    stage = Stage(folder, Noting())
+    lock = stage.shared.known("sess_1").lock
+    await lock.acquire()
+    task = asyncio.current_task()
+    assert task is not None
+    stage.stop.bind(task)
+    asyncio.get_running_loop().call_later(0.02, stage.stop.stop, StopKind.INTERRUPT)
+    with pytest.raises(Stopped):
+        await stage.turn().ready()
+    lock.release()
+    stage.stop.clear_interrupt()
+    await stage.turn().ready()
+    assert not lock.locked()
+
+
 async def test_a_sandbox_that_has_no_folder_here_is_no_failure_of_the_turn(folder: Path) -> None:
     stage = Stage(folder, Noting(), Bare())
 

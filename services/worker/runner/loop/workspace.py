@@ -129,7 +129,8 @@ class Workspace:
     async def _prepare(self) -> None:
         self._tried_revision = self._revision
         known = self._shared.known(self._session_id)
-        async with known.lock:
+        await self._take(known.lock)
+        try:
             ground = self._ground(known)
             if ground is None:
                 return
@@ -143,6 +144,19 @@ class Workspace:
             for mount in self._preparing:
                 await self._guarded(mount.name, partial(mount.prepare, ground), ground)
             known.revisions[turn_id] = -1 if ground.incomplete else self._revision
+        finally:
+            known.lock.release()
+
+    async def _take(self, lock: asyncio.Lock) -> None:
+        """Another turn of the session may prepare for long: a stop cuts the wait off."""
+        taken = False
+        try:
+            with self._stop.scope():
+                taken = await lock.acquire()
+        except Stopped:
+            if taken:
+                lock.release()
+            raise
 
     async def after_tool(self, call: Call, outcome: ToolOutcome) -> Sequence[str]:
         """After each tool: what its result should say beside what the tool said."""

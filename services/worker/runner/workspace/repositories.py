@@ -59,7 +59,10 @@ class RepositoryMount(Mount):
     def prompt_notes(self, grant: TurnGrant) -> Sequence[str]:
         """Where the repositories are."""
         lines = [f"- {each.fields['url']} in {each.mount_path}" for each in attachments_of(grant, KIND)]
-        return ("These repositories were cloned for you:\n" + "\n".join(lines),) if lines else ()
+        told = (
+            "These repositories were given to you, each cloned into its folder; where that is missing, it could not be:"
+        )
+        return (f"{told}\n" + "\n".join(lines),) if lines else ()
 
     async def prepare(self, ground: Ground) -> None:
         """Clone what was not cloned yet."""
