@@ -26,48 +26,15 @@ from typing import Any
 
 import orjson
 
+from services.worker.runner.loop.calls import Call
 from services.worker.runner.loop.goal import END, ONGOING, START, Goal, declared, restored, settling
 from services.worker.runner.models.base import Block, Message, Role, block_chars
 from services.worker.runner.models.summary import COMPACTION, INTRODUCTION
 from services.worker.runner.models.windows import block_tokens
 
-START_THREAD, SEND_TO_THREAD = "start_thread", "send_to_thread"
 UNANSWERED = "No result was recorded for this call."
 # What an event costs in memory beyond its bytes, roughly: dicts, strings and the message around it.
 _EVENT_OVERHEAD_BYTES = 600
-
-
-@dataclass(slots=True)
-class Call:
-    """A call of the newest answer, as far as the log tells."""
-
-    event_id: str
-    block_id: str
-    # What the model calls it.
-    name: str
-    input: Mapping[str, Any]
-    custom: bool = False
-    # `allow`, `ask` or `deny`; empty for a custom tool, which the client runs or not.
-    permission: str = ""
-    # The client's decision: None, or `allow` or `deny`.
-    decision: str | None = None
-    deny_message: str = ""
-    result: Block | None = None
-    # Whether the result came from the log, rather than from this turn itself.
-    result_is_stored: bool = False
-    # For a tool of an MCP server: the server, and what that calls the tool.
-    server_name: str = ""
-    server_tool: str = ""
-
-    @property
-    def is_of_thread(self) -> bool:
-        """Whether a thread answers the call. Only coordinators are allowed tools of these names."""
-        return not self.custom and self.permission == "allow" and self.name in (START_THREAD, SEND_TO_THREAD)
-
-    @property
-    def answered(self) -> bool:
-        """Whether the log holds a result."""
-        return self.result is not None
 
 
 @dataclass(slots=True)

@@ -1,12 +1,13 @@
 """MCP servers, as a turn uses them: where their processes run, what is told in the log, and how a call gets there."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from managed_agents.sessions.v1.turns_pb2 import TurnGrant
 from services.worker.runner.loop import retry
 from services.worker.runner.loop.agent import BUILT_IN_TOOLS, AgentProfile
-from services.worker.runner.loop.context import SEND_TO_THREAD, START_THREAD, Call
+from services.worker.runner.loop.calls import SEND_TO_THREAD, START_THREAD, Call
 from services.worker.runner.mcp.registry import McpServers
 from services.worker.runner.mcp.turn import TurnServers
 from services.worker.tools import ToolOutcome, limit_text
@@ -40,6 +41,19 @@ def servers_for(
 
     taken = _RESERVED | profile.custom_tools.keys()
     return registry.begin_turn(grant, profile.servers, host=sandbox, taken=taken, tell=tell, limit=limit)
+
+
+@contextmanager
+def using(servers: TurnServers | None) -> Iterator[None]:
+    """Keep the servers' connections for as long as the turn runs."""
+    if servers is None:
+        yield
+        return
+    servers.enter()
+    try:
+        yield
+    finally:
+        servers.leave()
 
 
 class ServerPlace:

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import orjson
 
 from managed_agents.sessions.v1.turns_pb2 import TurnGrant
-from services.worker.runner.loop.context import SEND_TO_THREAD, START_THREAD, Conversation
+from services.worker.runner.loop.calls import SEND_TO_THREAD, START_THREAD
+from services.worker.runner.loop.context import Conversation
 from services.worker.runner.loop.tools import Sandbox
 from services.worker.runner.models.base import ToolDefinition
 from services.worker.tools import VisibleRoot
@@ -84,7 +85,7 @@ def answer_of(grant: TurnGrant, conversation: Conversation) -> dict[str, Any] | 
 def sandbox_for(sandboxes: Sandboxes, grant: TurnGrant, roots: Sequence[VisibleRoot] = ()) -> Sandbox:
     """Where the tools of a turn run."""
     environment = orjson.loads(grant.environment_json or b"{}")
-    extra = {"roots": roots} if roots else {}
+    extra: dict[str, Any] = {"roots": roots} if roots else {}
     if not grant.root_session_id:
         return sandboxes.session(grant.session.id, environment, **extra)
     return sandboxes.session(grant.root_session_id, environment, grant.session.id, **extra)

@@ -39,7 +39,7 @@ from services.worker.runner.loop.journal import LINGER_SECONDS, Journal
 from services.worker.runner.loop.leases import Lease, LeaseLost
 from services.worker.runner.loop.outcomes import BudgetSpent, Evaluator
 from services.worker.runner.loop.previews import Previews
-from services.worker.runner.loop.servers import ServerPlace, servers_for
+from services.worker.runner.loop.servers import ServerPlace, servers_for, using
 from services.worker.runner.loop.services import TurnServices
 from services.worker.runner.loop.stopping import StopKind, Stopped, StopSignal
 from services.worker.runner.loop.tools import Sandbox, Toolbox, run_call
@@ -114,17 +114,14 @@ class Turn:
         assert task is not None
         self.stop.bind(task)
         session_id = self.lease.session_id
-        if self._servers is not None:
-            self._servers.enter()
+        trace = continue_trace(self.grant.traceparent, "turn", session_id=session_id, epoch=self.lease.epoch)
         try:
-            with continue_trace(self.grant.traceparent, "turn", session_id=session_id, epoch=self.lease.epoch):
+            with trace, using(self._servers):
                 while not self._over:
                     await self._advance()
         except LeaseLost as lost:
             log.info("turn lost", session_id=session_id, epoch=self.lease.epoch, why=str(lost))
         finally:
-            if self._servers is not None:
-                self._servers.leave()
             if self._conversation is not None:
                 self._journal.discard()
 
