@@ -107,7 +107,10 @@ def _operation(operation: Operation, references: dict[Any, Any]) -> dict[str, An
         if operation.form is not None:
             accepted["multipart/form-data"] = {"schema": operation.form}
         rendered["requestBody"] = {"required": not operation.optional_body, "content": accepted}
-    if not operation.needs_credential:
+    if operation.needs_credential:
+        # The least role of a key that may, see `admission/roles.py`.
+        rendered["x-needs-role"] = operation.role
+    else:
         rendered["security"] = []
     return rendered
 
