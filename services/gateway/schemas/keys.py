@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from .shapes import AnyObject, Page, Rendered, Shape
+from .shapes import Metadata, Page, Rendered, Shape
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 
@@ -67,7 +67,7 @@ class WorkerKeyCreate(Shape):
 
     name: Annotated[str, Field(min_length=1, max_length=80)]
     expires_at: Annotated[str, Field(max_length=40)] | None = None
-    metadata: AnyObject | None = None
+    metadata: Metadata | None = None
 
 
 class WorkerKey(Rendered):
@@ -79,7 +79,7 @@ class WorkerKey(Rendered):
     name: str
     key_prefix: str
     status: Literal["active", "expired", "revoked"]
-    metadata: dict[str, Any]
+    metadata: dict[str, str]
     created_at: str
     updated_at: str
     expires_at: str | None

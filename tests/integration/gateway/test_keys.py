@@ -296,10 +296,10 @@ async def test_the_key_decides_whatever_the_host_is_called(http: httpx2.AsyncCli
 async def test_a_worker_key_is_issued_listed_and_revoked(http: httpx2.AsyncClient, second: httpx2.AsyncClient) -> None:
     environment = (await http.post("/v1/environments", json={"name": "e", "hosting_type": "self_hosted"})).json()["id"]
     path = f"/v1/environments/{environment}/worker-keys"
-    issued = (await http.post(path, json={"name": "laptop", "metadata": {"rack": 4}})).json()
+    issued = (await http.post(path, json={"name": "laptop", "metadata": {"rack": "4"}})).json()
     secret = issued.pop("secret_key")
     assert secret.startswith("mawk_") and issued["key_prefix"] == f"{secret[:11]}...{secret[-4:]}"
-    assert (issued["status"], issued["metadata"], issued["environment_id"]) == ("active", {"rack": 4}, environment)
+    assert (issued["status"], issued["metadata"], issued["environment_id"]) == ("active", {"rack": "4"}, environment)
     assert (await http.get(path)).json()["data"] == [issued]
     # It narrows what may be done also while no API key exists, and nothing but work is within.
     assert [await status(each, secret) for each in (http, second)] == [403, 403]
@@ -312,7 +312,15 @@ async def test_a_worker_key_is_issued_listed_and_revoked(http: httpx2.AsyncClien
 
 
 @pytest.mark.parametrize(
-    "body", [{}, {"name": ""}, {"name": "x" * 81}, {"name": "w", "expires_at": "soon"}, {"name": "w", "metadata": []}]
+    "body",
+    [
+        {},
+        {"name": ""},
+        {"name": "x" * 81},
+        {"name": "w", "expires_at": "soon"},
+        {"name": "w", "metadata": []},
+        {"name": "w", "metadata": {"a": 1}},
+    ],
 )
 async def test_a_malformed_worker_key_is_refused(http: httpx2.AsyncClient, body: dict[str, Any]) -> None:
     environment = (await http.post("/v1/environments", json={"name": "e"})).json()["id"]
