@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from services.worker.runner.workspace.memory import keeper as keeping
 from services.worker.runner.workspace.memory.base import load
 from services.worker.runner.workspace.memory.keeper import Folder, Holder, Keeper
+from services.worker.runner.workspace.memory.tree import Tree
 from services.worker.runner.workspace.memory.wording import MAX_TOLD_CHARACTERS, Wording
 from tests.unit.runner.memory_model import Away, Flaky, ModelStore
 
@@ -102,6 +104,33 @@ async def test_a_pass_that_finds_nothing_writes_nothing(store: ModelStore, desks
     before = state.stat().st_ino
     assert await desk.agree(pull=False) == []
     assert state.stat().st_ino == before
+
+
+async def test_files_are_read_until_their_times_tell_and_never_again(
+    store: ModelStore, desks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write("/a", "one")
+    desk = desks(store)
+    await desk.agree()
+    read: list[str] = []
+    monkeypatch.setattr("services.worker.runner.workspace.memory.tree.Tree.read", _noting(read))
+    await desk.agree(pull=False)
+    assert read == ["/a"]
+    # Later than the grain of times.
+    monkeypatch.setattr(keeping, "time_ns", lambda: time.time_ns() + 2_000_000_000)
+    await desk.agree(pull=False)
+    await desk.agree(pull=False)
+    assert read == ["/a", "/a"]
+
+
+def _noting(read: list[str]) -> Any:
+    original = Tree.read
+
+    def note(self: Tree, path: str) -> Any:
+        read.append(path)
+        return original(self, path)
+
+    return note
 
 
 async def test_a_change_within_the_grain_of_times_is_seen(store: ModelStore, desks: Any) -> None:

@@ -44,6 +44,8 @@ class Base:
     told: dict[str, list[int]] = field(default_factory=dict)
     # `active`, `archived` or `deleted`, as last heard.
     state: str = "active"
+    # Files are known to be what they were that had to be read before: worth keeping, so that the next pass need not.
+    surer: bool = False
 
 
 def load(path: Path) -> Base:

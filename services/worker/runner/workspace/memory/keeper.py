@@ -91,7 +91,7 @@ class Keeper:
             try:
                 await self._agree(tree, base, holder, pull)
             finally:
-                if _mark(base) != before:
+                if base.surer or _mark(base) != before:
                     await asyncio.to_thread(_save, tree, base, state)
                 tree.close()
             return base.revision
@@ -308,6 +308,7 @@ def _look(tree: Tree, base: Base, looked: set[str]) -> tuple[Scan, dict[str, Fou
         entry = base.entries.get(path)
         if entry and found.sha256 == entry.sha256:
             base.entries[path] = Entry(entry.memory_id, entry.sha256, found.signature, time_ns())
+            base.surer = base.surer or base.entries[path].surely_is(found.signature)
             continue
         read[path] = found
         size += len(found.content or "")
