@@ -110,7 +110,8 @@ class SettingsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetModelAccess(self, request, context):
-        """GetModelAccess opens what a runner needs to reach the model vendor. For runners
+        """GetModelAccess opens what a runner needs to reach the model vendor: by the settings of
+        the workspace, else by those of the default one, else by the environment. For runners
         only: PERMISSION_DENIED for any other principal. INTERNAL (SEAL_BROKEN) where
         the key does not open.
         """

@@ -56,7 +56,8 @@ class SettingsServiceStub:
     is an answer. For the gateway.
     """
     GetModelAccess: _grpc.UnaryUnaryMultiCallable[_vault_pb2.GetModelAccessRequest, _vault_pb2.GetModelAccessResponse]
-    """GetModelAccess opens what a runner needs to reach the model vendor. For runners
+    """GetModelAccess opens what a runner needs to reach the model vendor: by the settings of
+    the workspace, else by those of the default one, else by the environment. For runners
     only: PERMISSION_DENIED for any other principal. INTERNAL (SEAL_BROKEN) where
     the key does not open.
     """
@@ -94,7 +95,8 @@ class SettingsServiceAsyncStub(SettingsServiceStub):
     is an answer. For the gateway.
     """
     GetModelAccess: _aio.UnaryUnaryMultiCallable[_vault_pb2.GetModelAccessRequest, _vault_pb2.GetModelAccessResponse]  # type: ignore[assignment]
-    """GetModelAccess opens what a runner needs to reach the model vendor. For runners
+    """GetModelAccess opens what a runner needs to reach the model vendor: by the settings of
+    the workspace, else by those of the default one, else by the environment. For runners
     only: PERMISSION_DENIED for any other principal. INTERNAL (SEAL_BROKEN) where
     the key does not open.
     """
@@ -159,7 +161,8 @@ class SettingsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _vault_pb2.GetModelAccessRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_vault_pb2.GetModelAccessResponse, _abc.Awaitable[_vault_pb2.GetModelAccessResponse]]:
-        """GetModelAccess opens what a runner needs to reach the model vendor. For runners
+        """GetModelAccess opens what a runner needs to reach the model vendor: by the settings of
+        the workspace, else by those of the default one, else by the environment. For runners
         only: PERMISSION_DENIED for any other principal. INTERNAL (SEAL_BROKEN) where
         the key does not open.
         """
