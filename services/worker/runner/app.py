@@ -85,7 +85,6 @@ class Runner:
         )
         self._deletions = Deletions(root, self.sandboxes.remove, self._close_session)
         self.access = ModelAccessCache(self._fetch_access, create_provider)
-        private = PrivateHosts.parse(settings.allowed_private_hosts)
         self.workspaces = Workspaces(
             self.sandboxes, mounts_of(self._channels, private), attachment_reader(self._channels)
         )

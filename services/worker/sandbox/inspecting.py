@@ -10,6 +10,7 @@ other host, passes as it is.
 import asyncio
 import contextlib
 import logging
+import re
 import ssl
 from functools import lru_cache
 
@@ -23,6 +24,8 @@ from services.worker.sandbox.wires import PlainWire, TlsWire, Wire
 log = logging.getLogger(__name__)
 
 _TLS_HANDSHAKE = b"\x16"
+# The first word of a request, as far as it has come; a greeting of another protocol goes on otherwise.
+_METHOD = re.compile(rb"[A-Z]{1,20}(?: |$)")
 _BUFFERS = 4
 
 
@@ -60,7 +63,7 @@ class Inspector:
         first = await _first_of(client, server)
         if first.startswith(_TLS_HANDSHAKE):
             await self._open_tls(client, server, host, port)
-        elif first[:1].isupper() and first[:1].isascii():
+        elif _METHOD.match(first):
             await self._serve(client, server, host, port, default_port=80)
         else:
             await tunnel(Side.of(client), Side.of(server))

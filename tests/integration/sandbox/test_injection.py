@@ -292,7 +292,8 @@ async def test_no_request_hides_another_host_or_request(found: Hosts, head: byte
         assert answer.startswith(b"HTTP/1.1 400 ") and not found.seen
 
 
-async def test_what_is_no_http_in_a_tunnel_passes_as_it_is(found: Hosts) -> None:
+@pytest.mark.parametrize("greeting", [b"lower case\r\n", b"SSH-2.0-client\r\n", b"\x00\x01\r\n"])
+async def test_what_is_no_http_in_a_tunnel_passes_as_it_is(found: Hosts, greeting: bytes) -> None:
     """Whoever speaks first: a server that greets is no web server."""
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -303,7 +304,7 @@ async def test_what_is_no_http_in_a_tunnel_passes_as_it_is(found: Hosts) -> None
     server = await asyncio.start_server(greet, "127.0.0.1", 0)
     found.plain_port = server.sockets[0].getsockname()[1]
     async with server, way(found, Vault(variable("TOKEN", "s3cret", "api.example"))) as one:
-        assert await one.raw(b"lower case\r\n", host="api.example:22", tls=False) == b"SSH-2.0-test\r\nlower case\r\n"
+        assert await one.raw(greeting, host="api.example:22", tls=False) == b"SSH-2.0-test\r\n" + greeting
 
 
 async def test_an_old_client_gets_an_answer_that_ends_with_the_connection(found: Hosts) -> None:
