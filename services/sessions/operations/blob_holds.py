@@ -70,7 +70,9 @@ class BlobSweep:
 
     async def _let_go(self, now: datetime) -> int:
         async with self._database.platform_transaction() as tx:
-            return await FileStore(tx).let_go_of_expired(now, MAX_EXPIRED)
+            store = FileStore(tx)
+            expired = await store.let_go_of_expired(now, MAX_EXPIRED)
+            return max(expired, await store.let_go_of_deleted(now, MAX_EXPIRED))
 
     async def _stores(self, workspace_ids: list[str]) -> list[BlobStore]:
         try:

@@ -245,6 +245,27 @@ class FileStore:
             {"now": now, "limit": limit},
         )
 
+    async def let_go_of_deleted(self, now: datetime, limit: int) -> int:
+        """Archives what nobody can reach since its session was deleted; how many. For the sweep.
+
+        Outputs stay: they are listed with all files, and are what the session was for.
+        """
+        return await self._tx.execute(
+            """
+            -- platform-wide: sweep
+            UPDATE files SET archived_at = %(now)s, bytes_removed_at = %(now)s
+            WHERE (workspace_id, id) IN (
+                SELECT files.workspace_id, files.id
+                FROM files
+                JOIN sessions ON sessions.workspace_id = files.workspace_id AND sessions.id = files.session_id
+                WHERE files.purpose IN ('artifact', 'mount') AND files.archived_at IS NULL
+                  AND sessions.deleted_at IS NOT NULL
+                LIMIT %(limit)s FOR UPDATE OF files SKIP LOCKED
+            )
+            """,
+            {"now": now, "limit": limit},
+        )
+
     async def workspaces(self) -> list[str]:
         """Every workspace that ever had a file, or has a skill; for the sweep."""
         found = await self._tx.all(

@@ -71,44 +71,42 @@ async def test_a_json_upload_is_the_same_file(http: httpx2.AsyncClient, body: di
     assert downloaded.content == content and downloaded.headers["content-length"] == str(len(content))
 
 
-@pytest.mark.parametrize(
-    ("body", "told"),
-    [
-        ({"content": "x"}, "name is required"),
-        ({"name": "a"}, "content is required"),
-        ({"name": "a", "content": 5}, "content must be a string"),
-        ({"name": "a", "content": "x", "encoding": "hex"}, "encoding must be one of"),
-        ({"name": "a", "content": "x" * 9, "encoding": "base64"}, "content is not base64"),
-        ({"name": "a", "content": "eA==eA==", "encoding": "base64"}, "content is not base64"),
-        ({"name": "a", "content": "e A==", "encoding": "base64"}, "content is not base64"),
-        ({"name": "a", "content": "x", "media_type": "text"}, "media_type must match"),
-        ({"name": "a", "content": "x", "media_type": "té/x"}, "media_type must be a type and a subtype"),
-        ({"name": "a", "filename": "b", "content": "x"}, "name and filename name one thing"),
-        ({"name": "a", "content": "x", "expires_in_seconds": 60}, "expires_in_seconds must be at least 3600"),
-        ({"name": "a", "content": "x", "path": "/x"}, "path"),
-    ],
-)
-async def test_a_faulty_json_upload_names_the_field(http: httpx2.AsyncClient, body: dict[str, Any], told: str) -> None:
-    error = error_of(await http.post("/v1/files", json=body), 400)
-    assert error["type"] == "invalid_request_error" and told in error["message"]
-    assert (await http.get("/v1/files")).json()["data"] == []
+FAULTY_JSON_UPLOAD_NAMES_THE_FIELD_CASES: list[Any] = [
+    ({"content": "x"}, "name is required"),
+    ({"name": "a"}, "content is required"),
+    ({"name": "a", "content": 5}, "content must be a string"),
+    ({"name": "a", "content": "x", "encoding": "hex"}, "encoding must be one of"),
+    ({"name": "a", "content": "x" * 9, "encoding": "base64"}, "content is not base64"),
+    ({"name": "a", "content": "eA==eA==", "encoding": "base64"}, "content is not base64"),
+    ({"name": "a", "content": "e A==", "encoding": "base64"}, "content is not base64"),
+    ({"name": "a", "content": "x", "media_type": "text"}, "media_type must match"),
+    ({"name": "a", "content": "x", "media_type": "té/x"}, "media_type must be a type and a subtype"),
+    ({"name": "a", "filename": "b", "content": "x"}, "name and filename name one thing"),
+    ({"name": "a", "content": "x", "expires_in_seconds": 60}, "expires_in_seconds must be at least 3600"),
+    ({"name": "a", "content": "x", "path": "/x"}, "path"),
+]
 
 
-@pytest.mark.parametrize(
-    ("files", "data", "told"),
-    [
-        ([("other", ("a", b"x"))], {}, "other is not known"),
-        ([("file", ("a", b"x")), ("file", ("b", b"x"))], {}, "file must be given once"),
-        ([("file", ("a", b"x"))], {"expires_in_seconds": "soon"}, "expires_in_seconds must be a whole number"),
-        ([("file", ("a", b"x"))], {"expires_in_seconds": "60"}, "expires_in_seconds must be from 3600"),
-        ([("file", ("a", b"x"))], {"purpose": "agent"}, "purpose is not known"),
-    ],
-)
-async def test_a_faulty_multipart_upload_names_the_part(
-    http: httpx2.AsyncClient, files: Any, data: dict[str, str], told: str
-) -> None:
-    assert told in error_of(await http.post("/v1/files", files=files, data=data), 400)["message"]
-    assert (await http.get("/v1/files")).json()["data"] == []
+async def test_a_faulty_json_upload_names_the_field(http: httpx2.AsyncClient) -> None:
+    for body, told in FAULTY_JSON_UPLOAD_NAMES_THE_FIELD_CASES:
+        error = error_of(await http.post("/v1/files", json=body), 400)
+        assert error["type"] == "invalid_request_error" and told in error["message"]
+        assert (await http.get("/v1/files")).json()["data"] == []
+
+
+FAULTY_MULTIPART_UPLOAD_NAMES_THE_PART_CASES: list[Any] = [
+    ([("other", ("a", b"x"))], {}, "other is not known"),
+    ([("file", ("a", b"x")), ("file", ("b", b"x"))], {}, "file must be given once"),
+    ([("file", ("a", b"x"))], {"expires_in_seconds": "soon"}, "expires_in_seconds must be a whole number"),
+    ([("file", ("a", b"x"))], {"expires_in_seconds": "60"}, "expires_in_seconds must be from 3600"),
+    ([("file", ("a", b"x"))], {"purpose": "agent"}, "purpose is not known"),
+]
+
+
+async def test_a_faulty_multipart_upload_names_the_part(http: httpx2.AsyncClient) -> None:
+    for files, data, told in FAULTY_MULTIPART_UPLOAD_NAMES_THE_PART_CASES:
+        assert told in error_of(await http.post("/v1/files", files=files, data=data), 400)["message"]
+        assert (await http.get("/v1/files")).json()["data"] == []
 
 
 async def test_a_body_of_another_kind_or_none_is_refused(http: httpx2.AsyncClient) -> None:
@@ -158,37 +156,51 @@ async def test_a_length_that_says_too_much_is_refused_before_the_body(http: http
     await writer.wait_closed()
 
 
-@pytest.mark.parametrize(
-    ("asked", "part"),
-    [
-        ("bytes=0-3", (0, 4)),
-        ("bytes=5-", (5, 10)),
-        ("bytes=-4", (6, 10)),
-        ("bytes=-400", (0, 10)),
-        ("bytes=8-400", (8, 10)),
-        ("bytes=9-9", (9, 10)),
-    ],
-)
-async def test_a_range_is_the_part_asked_for(http: httpx2.AsyncClient, asked: str, part: tuple[int, int]) -> None:
-    file = await upload(http, b"0123456789")
-    answer = await http.get(f"/v1/files/{file['id']}/content", headers={"range": asked})
-    assert answer.status_code == 206 and answer.content == b"0123456789"[slice(*part)]
-    assert answer.headers["content-range"] == f"bytes {part[0]}-{part[1] - 1}/10"
+RANGE_IS_THE_PART_ASKED_FOR_CASES: list[Any] = [
+    ("bytes=0-3", (0, 4)),
+    ("bytes=5-", (5, 10)),
+    ("bytes=-4", (6, 10)),
+    ("bytes=-400", (0, 10)),
+    ("bytes=8-400", (8, 10)),
+    ("bytes=9-9", (9, 10)),
+]
 
 
-@pytest.mark.parametrize("asked", ["bytes=3-1", "bytes=0-1,4-5", "lines=1-2", "bytes=", "bytes=-", "bytes=a-b", ""])
-async def test_a_range_that_is_none_is_answered_with_the_whole(http: httpx2.AsyncClient, asked: str) -> None:
-    file = await upload(http, b"0123456789")
-    answer = await http.get(f"/v1/files/{file['id']}/content", headers={"range": asked})
-    assert (answer.status_code, answer.content) == (200, b"0123456789")
+async def test_a_range_is_the_part_asked_for(http: httpx2.AsyncClient) -> None:
+    for asked, part in RANGE_IS_THE_PART_ASKED_FOR_CASES:
+        file = await upload(http, b"0123456789")
+        answer = await http.get(f"/v1/files/{file['id']}/content", headers={"range": asked})
+        assert answer.status_code == 206 and answer.content == b"0123456789"[slice(*part)]
+        assert answer.headers["content-range"] == f"bytes {part[0]}-{part[1] - 1}/10"
 
 
-@pytest.mark.parametrize("asked", ["bytes=10-", "bytes=99-100", "bytes=-0", f"bytes={'9' * 18}-"])
-async def test_a_range_behind_the_end_is_416(http: httpx2.AsyncClient, asked: str) -> None:
-    file = await upload(http, b"0123456789")
-    answer = await http.get(f"/v1/files/{file['id']}/content", headers={"range": asked})
-    assert error_of(answer, 416)["code"] == "file_range_not_satisfiable"
-    assert answer.headers["content-range"] == "bytes */10"
+RANGE_THAT_IS_NONE_IS_ANSWERED_WITH_THE_WHOLE_CASES: list[Any] = [
+    "bytes=3-1",
+    "bytes=0-1,4-5",
+    "lines=1-2",
+    "bytes=",
+    "bytes=-",
+    "bytes=a-b",
+    "",
+]
+
+
+async def test_a_range_that_is_none_is_answered_with_the_whole(http: httpx2.AsyncClient) -> None:
+    for asked in RANGE_THAT_IS_NONE_IS_ANSWERED_WITH_THE_WHOLE_CASES:
+        file = await upload(http, b"0123456789")
+        answer = await http.get(f"/v1/files/{file['id']}/content", headers={"range": asked})
+        assert (answer.status_code, answer.content) == (200, b"0123456789")
+
+
+RANGE_BEHIND_THE_END_IS_416_CASES: list[Any] = ["bytes=10-", "bytes=99-100", "bytes=-0", f"bytes={'9' * 18}-"]
+
+
+async def test_a_range_behind_the_end_is_416(http: httpx2.AsyncClient) -> None:
+    for asked in RANGE_BEHIND_THE_END_IS_416_CASES:
+        file = await upload(http, b"0123456789")
+        answer = await http.get(f"/v1/files/{file['id']}/content", headers={"range": asked})
+        assert error_of(answer, 416)["code"] == "file_range_not_satisfiable"
+        assert answer.headers["content-range"] == "bytes */10"
 
 
 async def test_what_the_caller_has_is_not_sent_again(http: httpx2.AsyncClient) -> None:
@@ -224,23 +236,23 @@ async def test_browsers_run_and_guess_nothing(http: httpx2.AsyncClient) -> None:
     assert file["preview"] == "<script>1</script>"
 
 
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
-        ("../../etc/passwd", "passwd"),
-        ("C:\\temp\\x.txt", "x.txt"),
-        ("a\u202etxt.exe", "atxt.exe"),
-        ("tab\there", "tabhere"),
-        ("..", "unnamed.txt"),
-        ("", "unnamed.txt"),
-        ("/", "unnamed.txt"),
-    ],
-)
-async def test_names_are_made_harmless(http: httpx2.AsyncClient, given: str, kept: str) -> None:
-    body = {"name": given or " ", "media_type": "text/plain", "content": "x"}
-    file = (await http.post("/v1/files", json=body)).json()
-    assert (file["name"], file["filename"]) == (kept, kept)
-    assert "/" not in (await http.get(f"/v1/files/{file['id']}/content")).headers["content-disposition"]
+NAMES_ARE_MADE_HARMLESS_CASES: list[Any] = [
+    ("../../etc/passwd", "passwd"),
+    ("C:\\temp\\x.txt", "x.txt"),
+    ("a\u202etxt.exe", "atxt.exe"),
+    ("tab\there", "tabhere"),
+    ("..", "unnamed.txt"),
+    ("", "unnamed.txt"),
+    ("/", "unnamed.txt"),
+]
+
+
+async def test_names_are_made_harmless(http: httpx2.AsyncClient) -> None:
+    for given, kept in NAMES_ARE_MADE_HARMLESS_CASES:
+        body = {"name": given or " ", "media_type": "text/plain", "content": "x"}
+        file = (await http.post("/v1/files", json=body)).json()
+        assert (file["name"], file["filename"]) == (kept, kept)
+        assert "/" not in (await http.get(f"/v1/files/{file['id']}/content")).headers["content-disposition"]
 
 
 async def test_what_says_nothing_of_its_type_is_told_by_its_name(http: httpx2.AsyncClient) -> None:
@@ -281,20 +293,20 @@ async def test_ids_answer_what_is_there(http: httpx2.AsyncClient) -> None:
     assert "at most 100" in error_of(await http.get("/v1/files", params=many), 400)["message"]
 
 
-@pytest.mark.parametrize(
-    ("params", "told"),
-    [
-        ({"limit": 0}, "limit"),
-        ({"limit": 1001}, "limit"),
-        ({"page": "junk"}, "cursor"),
-        ({"after_id": "file_x"}, "after_id"),
-        ({"after_id": "a", "before_id": "b"}, "send one"),
-        ({"order": "up"}, "order"),
-        ({"include_archived": "true"}, "include_archived"),
-    ],
-)
-async def test_a_faulty_listing_names_the_parameter(http: httpx2.AsyncClient, params: Any, told: str) -> None:
-    assert told in error_of(await http.get("/v1/files", params=params), 400)["message"]
+FAULTY_LISTING_NAMES_THE_PARAMETER_CASES: list[Any] = [
+    ({"limit": 0}, "limit"),
+    ({"limit": 1001}, "limit"),
+    ({"page": "junk"}, "cursor"),
+    ({"after_id": "file_x"}, "after_id"),
+    ({"after_id": "a", "before_id": "b"}, "send one"),
+    ({"order": "up"}, "order"),
+    ({"include_archived": "true"}, "include_archived"),
+]
+
+
+async def test_a_faulty_listing_names_the_parameter(http: httpx2.AsyncClient) -> None:
+    for params, told in FAULTY_LISTING_NAMES_THE_PARAMETER_CASES:
+        assert told in error_of(await http.get("/v1/files", params=params), 400)["message"]
 
 
 async def test_a_scope_holds_its_sessions_files_and_an_unknown_one_none(http: httpx2.AsyncClient) -> None:
@@ -387,16 +399,27 @@ async def test_artifacts_are_recorded_listed_and_downloaded(http: httpx2.AsyncCl
     assert (await http.get(f"/v1/files/{artifact['id']}")).status_code == 404
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["report.md", "/report.md", "/artifacts", "/artifacts/", "/artifacts/../x", "/artifacts/a//b", "/artifacts/./a",
-     "/artifacts/a\\b", "/artifacts/a\u0007", "/artifacts/" + "x" * 1100, "/artifacts/a/"],
-)  # fmt: skip
-async def test_an_artifact_elsewhere_is_refused(http: httpx2.AsyncClient, path: str) -> None:
-    session_id = await a_session(http)
-    answer = await http.post(f"/v1/sessions/{session_id}/artifacts", json={"path": path, "content": "x"})
-    error = error_of(answer, 400)
-    assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_artifact_path")
+ARTIFACT_ELSEWHERE_IS_REFUSED_CASES: list[Any] = [
+    "report.md",
+    "/report.md",
+    "/artifacts",
+    "/artifacts/",
+    "/artifacts/../x",
+    "/artifacts/a//b",
+    "/artifacts/./a",
+    "/artifacts/a\\b",
+    "/artifacts/a\u0007",
+    "/artifacts/" + "x" * 1100,
+    "/artifacts/a/",
+]
+
+
+async def test_an_artifact_elsewhere_is_refused(http: httpx2.AsyncClient) -> None:
+    for path in ARTIFACT_ELSEWHERE_IS_REFUSED_CASES:
+        session_id = await a_session(http)
+        answer = await http.post(f"/v1/sessions/{session_id}/artifacts", json={"path": path, "content": "x"})
+        error = error_of(answer, 400)
+        assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_artifact_path")
 
 
 async def test_artifacts_of_no_session_and_none_of_a_session_are_told_apart(http: httpx2.AsyncClient) -> None:

@@ -18,6 +18,7 @@ from kit.ids import new_id
 from kit.postgres import Database
 from kit.testing import await_until
 from managed_agents.sessions.v1 import files_pb2 as pb
+from managed_agents.sessions.v1 import sessions_pb2
 from managed_agents.sessions.v1.common_pb2 import Page
 from services.sessions.blobs.choice import Blobs
 from services.sessions.operations.blob_holds import BlobSweep, hold
@@ -246,6 +247,21 @@ async def test_the_sweep_removes_what_no_row_names_and_nothing_else(
     assert await files.download(kept.id) == b"kept"
     for each in (blobs, patient):
         await each.close()
+
+
+async def test_a_deleted_session_leaves_its_outputs_and_nothing_else(
+    here: Any, folder: Path, database: Database
+) -> None:
+    clients, files, _ = here
+    session_id, other = await clients.create_session(), await clients.create_session()
+    output = await files.upload(b"output", session_id=session_id, path="/mnt/session/outputs/a", **OUTPUT)
+    kept = await files.upload(b"kept", session_id=other, path="/artifacts/a", purpose=pb.FILE_PURPOSE_ARTIFACT)
+    await files.upload(b"gone", session_id=session_id, path="/artifacts/a", purpose=pb.FILE_PURPOSE_ARTIFACT)
+    await clients.sessions.DeleteSession(sessions_pb2.DeleteSessionRequest(session_id=session_id))
+    blobs, sweep = sweep_of(database, folder)
+    assert await sweep.sweep() == 1 and blobs_in(folder) == {output.sha256, kept.sha256}
+    assert await files.download(output.id) == b"output" and await files.list(scope_id=session_id) == []
+    await blobs.close()
 
 
 async def test_a_row_and_a_sweep_of_its_bytes_never_pass_each_other(
