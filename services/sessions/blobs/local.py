@@ -8,6 +8,7 @@ the loop already waits for the next chunk.
 
 import asyncio
 import errno
+import fcntl
 import hashlib
 import os
 import re
@@ -176,6 +177,12 @@ class _Incoming:
         except FileNotFoundError:
             _make_folder(self._path.parent)
             self._file = os.open(self._path, flags, 0o600)
+        # Tells the sweep of every process that somebody works on it, and ends with this process.
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        if not os.fstat(self._file).st_nlink:
+            # The sweep was faster than the lock.
+            os.close(self._file)
+            self.create()
 
     def write(self, chunk: bytes) -> None:
         view = memoryview(chunk)
@@ -285,9 +292,21 @@ def _remove_older(folder: Path, before: float) -> int:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.stat(follow_symlinks=False).st_mtime < before:
-                    Path(entry.path).unlink(missing_ok=True)
+                if entry.stat(follow_symlinks=False).st_mtime < before and _remove_unless_held(entry.path):
                     removed += 1
     except FileNotFoundError:
         pass
     return removed
+
+
+def _remove_unless_held(path: str) -> bool:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    else:
+        os.unlink(path)
+        return True
+    finally:
+        os.close(handle)

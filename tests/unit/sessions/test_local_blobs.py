@@ -205,6 +205,16 @@ async def test_leftovers_go_when_they_are_old(blobs: LocalBlobs, tmp_path: Path)
     assert young.exists() and not old.exists()
 
 
+async def test_what_is_on_its_way_is_no_leftover_however_old_it_is(blobs: LocalBlobs, tmp_path: Path) -> None:
+    async def swept() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            yield b"x" * 100
+            assert await blobs.remove_leftovers(datetime.now(UTC) + timedelta(hours=1)) == 0
+
+    blob = await blobs.put(swept())
+    assert await read(blobs, blob.sha256) == b"x" * 300
+
+
 async def test_delete_and_list(blobs: LocalBlobs) -> None:
     assert [each async for each in blobs.list()] == []
     kept, gone = await blobs.put(pieces(b"kept")), await blobs.put(pieces(b"gone"))
