@@ -1,4 +1,4 @@
-"""A session names its vaults once: they are checked before anything is written, kept in order, and shared by threads."""
+"""A session names its vaults once: checked before anything is written, kept in order, shared by threads."""
 
 from collections.abc import Sequence
 
