@@ -158,7 +158,7 @@ def reopen(document: Any, secrets: Mapping[str, str]) -> Settings:
     """Reads a document that was saved, with what was sealed beside it; one of an earlier build may hold less."""
     storage = document.get("storage") if isinstance(document, dict) else None
     kept = storage.get("artifacts") if isinstance(storage, dict) else None
-    if isinstance(kept, dict) and kept.get("provider") == "none":
+    if isinstance(storage, dict) and isinstance(kept, dict) and kept.get("provider") == "none":
         # The only choice there was, before files could be kept.
         document = document | {"storage": storage | {"artifacts": LOCAL_ARTIFACTS.document()}}
     stored = ArtifactSettings("s3", secret_access_key=secrets.get("secret_access_key", ""))

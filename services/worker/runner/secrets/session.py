@@ -12,7 +12,6 @@ import hmac
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import DomainError
@@ -79,13 +78,16 @@ class SessionSecrets:
         self._echoed: dict[bytes, bytes] = {}
         self._problems: dict[str, Problem] = {}
         self._told: set[str] = set()
+        self._authority: Authority | None = None
 
-    @cached_property
+    @property
     def authority(self) -> "Authority":
-        """Signs what the session's proxies show."""
-        from services.worker.sandbox.authority import Authority
+        """Signs what the session's proxies show; made when first asked for."""
+        if self._authority is None:
+            from services.worker.sandbox.authority import Authority
 
-        return Authority()
+            self._authority = Authority()
+        return self._authority
 
     def forget(self) -> None:
         """Ask the vault again: something was rotated, archived or changed."""
