@@ -6,6 +6,7 @@ events and interim answers pass as they come, as does what follows an upgrade.
 """
 
 import asyncio
+import re
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from services.worker.sandbox.wires import Intake, Wire, pump
 BUFFERED_BYTES = 4 * 1024 * 1024
 _BUFFERED_ANSWER_BYTES = 1024 * 1024
 _DECODED_BYTES = 256 * 1024
+_OTHER_HTTP = re.compile(rb"\b(h2c?|http)\b", re.IGNORECASE)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -67,13 +69,15 @@ class Exchange:
         self._buffers = buffers
         self.begun = False
         self._client_is_old = False
+        self._upgrades = False
 
     async def run(self, head: Head) -> bool:
         """Whether both connections can be used for another request. Raises Refused before anything was answered."""
         method, _, version = head.line.split(b" ")
         self._client_is_old = version == b"HTTP/1.0"
         size = request_body(head)
-        upgrade = head.values(b"upgrade") if b"upgrade" in head.tokens(b"connection") else []
+        upgrade = _upgrade_of(head)
+        self._upgrades = bool(upgrade)
         lasts = not self._client_is_old and b"close" not in head.tokens(b"connection")
         sent = await self._injection.into_head(_for_server(head, upgrade))
         content_type = b"".join(head.values(b"content-type")[:1])
@@ -137,6 +141,8 @@ class Exchange:
             if status >= 200:
                 break
             if status == 101:
+                if not self._upgrades:
+                    raise Refused("502 Bad Gateway", "The host's answer changes to a protocol that was not asked for.")
                 await self._pass_upgrade(head)
                 return False
             if not self._client_is_old:
@@ -201,7 +207,8 @@ class Exchange:
         echoes = self._echoes()
         if not echoes:
             return head
-        return Head(echoes.replace(head.line), tuple((name, echoes.replace(value)) for name, value in head.headers))
+        headers = ((echoes.replace(name), echoes.replace(value)) for name, value in head.headers)
+        return Head(echoes.replace(head.line), tuple(headers))
 
 
 async def tunnel(client: Side, server: Side) -> None:
@@ -214,6 +221,13 @@ async def tunnel(client: Side, server: Side) -> None:
         for task in (up, down):
             task.cancel()
         await asyncio.gather(up, down, return_exceptions=True)
+
+
+def _upgrade_of(head: Head) -> list[bytes]:
+    """What the client would change to. Not another HTTP: what is asked in that could not be looked into."""
+    if b"upgrade" not in head.tokens(b"connection"):
+        return []
+    return [value for value in head.values(b"upgrade") if not _OTHER_HTTP.search(value)]
 
 
 def _for_server(head: Head, upgrade: list[bytes]) -> Head:

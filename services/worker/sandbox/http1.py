@@ -28,6 +28,7 @@ _HOP = frozenset(
         b"transfer-encoding",
     }
 )
+_END_TO_END = frozenset({b"host", b"content-length", b"content-encoding", b"content-type"})
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([^\x00-\x08\x0a-\x1f\x7f]*)")
 _ANSWERED_HEADER = re.compile(rb"([^:\s\x00]+)[ \t]*:([^\x00\r\n]*)")
 _REQUEST = re.compile(rb"([A-Z]{1,20}) ([\x21-\x7e]+) HTTP/1\.([01])")
@@ -77,8 +78,12 @@ class Head:
         return replace(self, headers=tuple(each for each in self.headers if each[0].lower() not in names))
 
     def end_to_end(self) -> "Head":
-        """The same without what concerns this connection only."""
-        return self.without(*_HOP, *self.tokens(b"connection"))
+        """The same without what concerns this connection only.
+
+        Whom a message is for and where it ends is never that, whatever `Connection` says.
+        """
+        named = (token for token in self.tokens(b"connection") if token not in _END_TO_END)
+        return self.without(*_HOP, *named)
 
     def having(self, *headers: tuple[bytes, bytes]) -> "Head":
         """The same with more headers."""

@@ -243,6 +243,56 @@ async def test_a_websocket_passes_with_the_value_in_its_handshake(found: Hosts) 
         assert found.seen[0].headers["Authorization"] == "Bearer s3cret"
 
 
+@contextlib.asynccontextmanager
+async def answering(found: Hosts, answer: bytes) -> AsyncIterator[list[bytes]]:
+    """In the place of the host in the clear, one that answers every head like this; `{}` is what X-Token held."""
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            heads.append(await reader.readuntil(b"\r\n\r\n"))
+            token = heads[-1].partition(b"X-Token: ")[2].partition(b"\r\n")[0]
+            writer.write(answer.replace(b"{}", token))
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    found.plain_port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield heads
+
+
+@pytest.mark.parametrize("asked", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n", b"Upgrade: websocket\r\n"])
+async def test_only_a_change_of_protocol_that_was_asked_for_and_is_no_http_passes(found: Hosts, asked: bytes) -> None:
+    changing = b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n{}"
+    async with (
+        way(found, Vault(variable("TOKEN", "s3cret", "api.example"))) as one,
+        answering(found, changing) as heads,
+    ):
+        head = b"GET / HTTP/1.1\r\nHost: api.example\r\n" + asked + b"X-Token: %s\r\n\r\n"
+        answer = await one.raw(head % (await one.placeholder()).encode(), host="api.example:80", tls=False)
+        assert answer.startswith(b"HTTP/1.1 502 ") and b"s3cret" not in answer
+        assert b"X-Token: s3cret" in heads[0] and b"pgrade" not in heads[0]
+
+
+async def test_a_name_of_a_header_repeats_no_value(found: Hosts) -> None:
+    named = b"HTTP/1.1 200 OK\r\n{}: it\r\nContent-Length: 0\r\n\r\n"
+    async with way(found, Vault(variable("TOKEN", "s3cret", "api.example"))) as one, answering(found, named):
+        placeholder = (await one.placeholder()).encode()
+        head = b"GET / HTTP/1.1\r\nHost: api.example\r\nConnection: close\r\nX-Token: %s\r\n\r\n" % placeholder
+        answer = await one.raw(head, host="api.example:80", tls=False)
+        assert b"s3cret" not in answer and placeholder + b": it\r\n" in answer
+
+
+@pytest.mark.parametrize("size", [5, 5_000_000])
+async def test_what_a_client_calls_its_connections_own_hides_no_host_and_no_length(found: Hosts, size: int) -> None:
+    async with way(found, Vault(variable("TOKEN", "s3cret", "api.example"))) as one:
+        head = b"POST /it HTTP/1.1\r\nHost: api.example\r\nConnection: host, content-length, close\r\n"
+        await one.raw(head + b"Content-Length: %d\r\n\r\n" % size + b"z" * size)
+        (seen,) = found.seen
+        assert (seen.headers["Host"], len(seen.body)) == ("api.example", size)
+
+
 async def test_a_long_body_passes_and_may_hold_no_placeholder_unless_it_is_chunked(found: Hosts) -> None:
     async with way(found, Vault(variable("TOKEN", "s3cret", "api.example"))) as one:
         token, filler = (await one.placeholder()).encode(), b"z" * 5_000_000
