@@ -3,7 +3,7 @@
 # Speaks the protocol's handshake by hand, since a sandbox sees no packages of ours.
 SMALL = r"""
 import json, os, sys, time
-TOOLS = ("variable", "write", "die", "connect", "sleep")
+TOOLS = ("variable", "write", "keep", "die", "connect", "sleep")
 print("this line is no message", flush=True)
 print("starting", file=sys.stderr, flush=True)
 for line in sys.stdin:
@@ -26,6 +26,9 @@ for line in sys.stdin:
         elif name == "write":
             with open(given["path"], "w") as stream:
                 stream.write("from the server")
+        elif name == "keep":
+            with open(given["path"], "w") as stream:
+                stream.write(os.environ.get(given["name"], "unset"))
         elif name == "die":
             print("I die of", given["cause"], file=sys.stderr, flush=True)
             os._exit(3)

@@ -82,6 +82,7 @@ class Runner:
             limits=Limits(settings.mcp_connect_seconds, settings.mcp_call_seconds),
             private=private,
             bus=lambda: self._nats,
+            secrets_of=self.secrets.of,
         )
         self._deletions = Deletions(root, self.sandboxes.remove, self._close_session)
         self.access = ModelAccessCache(self._fetch_access, create_provider)

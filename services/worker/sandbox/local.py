@@ -185,7 +185,7 @@ class LocalSandbox:
             return _prelude(limits, cwd, own_processes=isolation.own_view)
 
         program = await start_program(
-            self._provider, self._folders, self._policy, self._group, prelude, argv, env, line_bytes
+            self._provider, self._folders, self._policy, self._group, prelude, argv, env, line_bytes, self._secrets
         )
         self._programs.add(program)
         program.on_close = self._programs.discard

@@ -18,6 +18,8 @@ from services.worker.sandbox.egress import NetworkPolicy
 from services.worker.sandbox.folders import WORKSPACE, SessionFolders
 from services.worker.sandbox.isolation import PROXY_PORT, Isolation
 from services.worker.sandbox.launching import LaunchedShell, LaunchRequest
+from services.worker.sandbox.secrets import SandboxSecrets
+from services.worker.sandbox.variables import ShellVariables, forget_trust, shell_variables
 from services.worker.tools import ShellUnavailable
 
 if TYPE_CHECKING:
@@ -33,9 +35,17 @@ _SCRIPT = '{prelude}exec 2>&9 9>&-\nexec "$@"\n'
 class SandboxProgram:
     """A running program. `stdin` and `stdout` are its pipes."""
 
-    def __init__(self, shell: LaunchedShell, proxy: "EgressProxy | None") -> None:
+    def __init__(
+        self,
+        shell: LaunchedShell,
+        proxy: "EgressProxy | None",
+        secrets: SandboxSecrets | None = None,
+        variables: ShellVariables | None = None,
+    ) -> None:
         self._shell = shell
         self._proxy = proxy
+        self._secrets = secrets
+        self._variables = variables
         self._errors: deque[bytes] = deque()
         self._errors_task: asyncio.Task[None] | None = None
         self._pipes: list[asyncio.BaseTransport] = []
@@ -56,8 +66,9 @@ class SandboxProgram:
         return self
 
     def last_words(self) -> str:
-        """The end of what it wrote to standard error."""
-        return b"".join(self._errors)[-_LAST_WORDS_BYTES:].decode("utf-8", "replace")
+        """The end of what it wrote to standard error, without secrets."""
+        words = b"".join(self._errors)[-_LAST_WORDS_BYTES:].decode("utf-8", "replace")
+        return self._secrets.scrubber.text(words) if self._secrets is not None else words
 
     async def close(self, grace_seconds: float) -> None:
         """Close its standard input, and end it and all that it started if it does not end by itself in time."""
@@ -80,6 +91,7 @@ class SandboxProgram:
             await asyncio.gather(self._errors_task, return_exceptions=True)
         if self._proxy is not None:
             await self._proxy.close()
+        forget_trust(self._variables)
         self.on_close(self)
 
     async def _reader(self, fd: int, limit: int) -> asyncio.StreamReader:
@@ -109,34 +121,48 @@ async def start_program(
     argv: Sequence[str],
     env: Mapping[str, str],
     line_bytes: int,
+    secrets: SandboxSecrets | None = None,
 ) -> SandboxProgram:
-    """Start a program. Raises ShellUnavailable with the reason; one that isn't there ends with that as last words."""
+    """Start a program, which is told of `secrets` what a shell is told.
+
+    Raises ShellUnavailable with the reason; one that isn't there ends with that as last words.
+    """
     isolation = await asyncio.to_thread(lambda: provider.isolation)
     if not isolation.description.usable:
         raise ShellUnavailable(" ".join(isolation.description.notes))
     proxied = isolation.proxied_network and policy.allows_something
-    environment = {**isolation.environment(folders, proxied=proxied), **env}
+    variables = ShellVariables()
+    if secrets is not None:
+        variables = await shell_variables(secrets, isolation, policy, folders, proxied=proxied)
+    own = isolation.environment(folders, proxied=proxied)
+    credentials = {name: value for name, value in variables.environment.items() if name not in own}
+    environment = {**own, **env, **credentials}
     tag = "" if isolation.own_view else os.urandom(16).hex()
     if tag:
         environment["SANDBOX_ID"] = tag
     script = _SCRIPT.format(prelude=prelude(isolation).decode())
     program = ("--noprofile", "--norc", "-c", script, "program", *argv)
-    shell = await provider.launcher.spawn(
-        LaunchRequest(
-            argv=isolation.command(folders, provider.limits, own_network=proxied, program=program),
-            env=environment,
-            cwd="/" if isolation.own_view else folders.host(WORKSPACE),
-            cgroups=group.joins,
-            network_port=PROXY_PORT if proxied else 0,
-            landlock=isolation.landlock_rules(folders),
-            tag=f"SANDBOX_ID={tag}" if tag else "",
+    command = isolation.command(folders, provider.limits, own_network=proxied, program=program, binds=variables.binds)
+    try:
+        shell = await provider.launcher.spawn(
+            LaunchRequest(
+                argv=command,
+                env=environment,
+                cwd="/" if isolation.own_view else folders.host(WORKSPACE),
+                cgroups=group.joins,
+                network_port=PROXY_PORT if proxied else 0,
+                landlock=isolation.landlock_rules(folders),
+                tag=f"SANDBOX_ID={tag}" if tag else "",
+            )
         )
-    )
+    except BaseException:
+        forget_trust(variables)
+        raise
     proxy = None
     if shell.listener is not None:
-        proxy = provider.proxy(policy)
+        proxy = provider.proxy(policy, secrets)
         await proxy.serve(shell.listener)
-    return await SandboxProgram(shell, proxy).attach(line_bytes)
+    return await SandboxProgram(shell, proxy, secrets, variables).attach(line_bytes)
 
 
 def _nothing(_: SandboxProgram) -> None:

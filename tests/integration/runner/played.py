@@ -178,17 +178,14 @@ class PlayedInjections(InjectionServiceServicer):
     asked: list[Any] = field(default_factory=list)
 
     async def ListInjections(self, request: Any, *_: Any, **__: Any) -> ListInjectionsResponse:
-        """Nothing for sandboxes."""
-        return ListInjectionsResponse()
+        """The variables, without their values."""
+        return ListInjectionsResponse(injections=[self._variable(name) for name in self.variables])
 
     async def ResolveInjections(self, request: Any, *_: Any, **__: Any) -> ResolveInjectionsResponse:
         """What there is for the target."""
         self.asked.append(request)
         if request.target == INJECTION_TARGET_KIND_PROCESS:
-            held = self.variables.items()
-            found = [
-                Injection(credential_id="vcrd_v", vault_id="vlt_1", name=name, value=value) for name, value in held
-            ]
+            found = [self._variable(name, value) for name, value in self.variables.items()]
             return ResolveInjectionsResponse(injections=found)
         token = self.tokens.get(request.url)
         return ResolveInjectionsResponse(injections=[self._injection(token)] if token else [])
@@ -203,6 +200,18 @@ class PlayedInjections(InjectionServiceServicer):
             renewed = self.renewals.pop(0)
             self.tokens = dict.fromkeys(self.tokens, renewed)
         return RefreshInjectionResponse(injection=self._injection(next(iter(self.tokens.values()))))
+
+    def _variable(self, name: str, value: str = "") -> Injection:
+        return Injection(
+            credential_id="vcrd_v",
+            vault_id="vlt_1",
+            type="environment_variable",
+            name=name,
+            value=value,
+            unrestricted=True,
+            in_headers=True,
+            in_body=True,
+        )
 
     def _injection(self, token: str) -> Injection:
         return Injection(

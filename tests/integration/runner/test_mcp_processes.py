@@ -12,16 +12,19 @@ from typing import Any
 import pytest
 
 from kit.testing import await_until
+from services.worker.runner.app import Runner
 from services.worker.runner.mcp.session import OutcomeUnknown, ServerFailed, SessionServers
 from services.worker.runner.mcp.spec import Server
 from services.worker.sandbox import SandboxManager
-from tests.integration.runner.harness import World, of, text_of
+from tests.integration.runner.harness import World, text_of
 from tests.integration.runner.mcp_bench import session_servers
-from tests.integration.runner.played import PlayedInjections, ScriptedModel, call, say
+from tests.integration.runner.played import TOOLSET, PlayedInjections, ScriptedModel, call, say
 from tests.integration.runner.test_mcp_turns import ALLOWED, give_vault, toolset
+from tests.support.injection import Vault, secrets_of, variable
 from tests.support.mcp_process import REAL, SMALL
 
 KINDS = ("bubblewrap", "landlock", "process")
+CANARY = "canary-of-a-process"
 SMALL_SERVER = Server("small", "stdio", command="python3", args=("server.py",), env=(("LEVEL", "7"),))
 
 
@@ -66,24 +69,46 @@ def running(word: str) -> list[str]:
 async def test_a_process_has_its_own_environment_and_the_sessions_files(sandboxes: SandboxManager) -> None:
     os.environ["CANARY_OF_THE_RUNNER"] = "must not be seen"
     try:
-        async with small(sandboxes, vault=PlayedInjections(variables={"TOKEN": "value-of-tests"})) as servers:
+        async with small(sandboxes, vault=PlayedInjections()) as servers:
             assert text(await servers.call("small", "variable", {"name": "LEVEL"})) == "7"
-            assert text(await servers.call("small", "variable", {"name": "TOKEN"})) == "value-of-tests"
             assert text(await servers.call("small", "variable", {"name": "CANARY_OF_THE_RUNNER"})) == "unset"
             await servers.call("small", "write", {"path": "made.txt"})
             host = sandboxes.session("sess_1", {})
             assert "from the server" in (await host.run_tool("read", {"file_path": "made.txt"})).text
             (told,) = servers.descriptions()
             assert (told["type"], told["status"]) == ("stdio", "connected") and "url" not in told
-            assert "value-of-tests" not in str(told)
             # What the agent runs sees nothing of it.
-            seen = await host.run_tool(
-                "bash", {"command": "env; cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'"}
-            )
+            seen = await host.run_tool("bash", {"command": "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'"})
             if sandboxes.describe().kind != "process":
-                assert "value-of-tests" not in seen.text
+                assert "LEVEL" not in seen.text
     finally:
         del os.environ["CANARY_OF_THE_RUNNER"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_process_is_told_of_credentials_as_the_shell_is(kind: str, tmp_path: Path) -> None:
+    vault = Vault(variable("TOKEN", CANARY), variable("LIMITED", CANARY, "api.example"), variable("PATH", "/none"))
+    known = secrets_of(vault)
+    manager = SandboxManager(tmp_path / "sandboxes", kind=kind, secrets_of=lambda _: known)
+    if not manager.describe().usable:
+        pytest.skip(f"{kind} is not to be had here")
+    host = manager.session("sess_1", {})
+    try:
+        async with small(manager) as servers:
+            for name in ("TOKEN", "LIMITED", "PATH"):
+                given = text(await servers.call("small", "variable", {"name": name}))
+                shell = (await host.run_tool("bash", {"command": f"printf %s ${{{name}:-unset}}"})).text
+                # Where nothing is isolated the value itself is given, and taken out of what the shell says.
+                assert given == shell or (kind == "process" and name == "TOKEN" and given == CANARY), name
+                assert kind == "process" or CANARY not in given
+            with pytest.raises(OutcomeUnknown) as died:
+                await servers.call("small", "die", {"cause": CANARY})
+            if kind == "process":
+                assert CANARY not in str(died.value)
+    finally:
+        await manager.aclose()
+    left = await asyncio.to_thread(lambda: list(tmp_path.glob("sandboxes/*/.trust/*")))
+    assert not left
 
 
 async def test_a_process_is_as_far_from_the_network_as_its_session(sandboxes: SandboxManager) -> None:
@@ -160,16 +185,27 @@ async def test_a_server_of_the_package_works_the_same(tmp_path: Path) -> None:
         await manager.aclose()
 
 
-async def test_a_turn_uses_a_process_and_shows_none_of_its_secrets(platform: World) -> None:
-    model = ScriptedModel([call(("small__variable", {"name": "TOKEN"})), say("done")])
-    sandboxes = SandboxManager(platform.folder / "sandboxes")
-    platform.injections.variables["TOKEN"] = "canary-of-a-process"
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_turn_uses_a_process_and_shows_none_of_its_secrets(platform: World, kind: str) -> None:
+    """Also of a kind that gives it the values, and by way of what it writes for the shell to read."""
+    steps = [("small__variable", {"name": "TOKEN"}), ("small__keep", {"name": "TOKEN", "path": "kept.txt"})]
+    model = ScriptedModel([*(call(step) for step in steps), call(("bash", {"command": "cat kept.txt"})), say("done")])
+    runners: list[Runner] = []
+    sandboxes = SandboxManager(
+        platform.folder / "sandboxes", kind=kind, secrets_of=lambda session_id: runners[0].secrets.of(session_id)
+    )
+    if not sandboxes.describe().usable:
+        pytest.skip(f"{kind} is not to be had here")
+    platform.injections.variables["TOKEN"] = CANARY
     server = {"type": "stdio", "name": "small", "command": "python3", "args": ["-c", SMALL]}
-    session_id = await platform.session(toolset("small", ALLOWED), mcp_servers=[server])
+    session_id = await platform.session(toolset("small", ALLOWED), TOOLSET, mcp_servers=[server])
     await give_vault(platform, session_id)
-    async with platform.runner(model, sandboxes):
+    async with platform.runner(model, sandboxes) as runner:
+        runners.append(runner)
         await platform.say(session_id, "look")
         log = await platform.until(session_id, seconds=20)
-    (result,) = of(log, "agent.mcp_tool_result")
-    assert "canary" not in str(log) and "TOKEN" in text_of(result)
-    assert "canary" not in str(model.requests[1].messages)
+    results = [text_of(event) for event in log if event["type"] in ("agent.mcp_tool_result", "agent.tool_result")]
+    shown = "[secret TOKEN removed]" if kind == "process" else "vault_placeholder_"
+    assert len(results) == 3 and results[0].startswith(shown) and results[2].startswith(shown)
+    assert CANARY not in str(log)
+    assert CANARY not in str([request.messages for request in model.requests])

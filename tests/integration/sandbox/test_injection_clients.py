@@ -110,6 +110,21 @@ async def test_a_program_uses_what_it_never_sees(found: Hosts, make, client: str
     assert VALUE not in output
 
 
+async def test_a_program_beside_the_shell_uses_what_it_never_sees(found: Hosts, make) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    one = make()
+    command = f'printf "%s " "$TOKEN"; {CLIENTS["curl"]}; cat'
+    program = await one.session.sandbox.start_program(["bash", "-c", command], {}, 1 << 16)
+    try:
+        assert await program.stdout.readuntil(b"ok") == f"{await one.placeholder()} ok".encode()
+        assert len(list(one.root.glob("sess_one/.trust/*"))) == 1
+    finally:
+        await program.close(0)
+    assert [seen.headers["Authorization"] for seen in found.seen] == [f"Bearer {VALUE}"]
+    assert not list(one.root.glob("sess_one/.trust/*"))
+
+
 async def test_the_environment_holds_placeholders_and_nothing_else(found: Hosts, make) -> None:
     one = make(variable("TOKEN", VALUE, "api.example"), variable("ANY_TOKEN", "other-" + VALUE))
     shown = await one.text("env; cat /proc/*/environ | tr '\\0' '\\n'; cat /run/trust/*")

@@ -66,12 +66,13 @@ class Turn:
         self._services = services
         agent = grant.session.agent
         self._profile = parse_agent(agent.document_json, agent.model_json, agent.model_id)
+        self._secrets = secrets.of_turn(services.secrets, grant, self._write)
+        # These share what is known of the session's secrets.
         self._servers = servers_for(services.servers, grant, self._profile, self._sandbox, self._write)
         self._toolbox = Toolbox(self._profile, services.built_in, threads.tools_for(grant), self._servers)
         self._ceiling = Ceiling(grant)
         self._thread = {"session_thread_id": grant.thread_id, "agent_name": self._profile.name}
         self._previews = Previews(services.publish, grant.session.id)
-        self._secrets = secrets.of_turn(services.secrets, grant, self._write)
         self._workspace = services.workspaces.of(grant, self._write, self.stop)
         self._interrupt_seq = self._obeyed_seq = 0
         self._news = self._handing_over = self._over = False

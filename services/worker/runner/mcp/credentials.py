@@ -1,7 +1,7 @@
 """Secrets for a session's servers, asked of the vault when they are needed and kept for as long as a connection.
 
-A server by URL gets the bearer or OAuth token that is kept for exactly its URL, a process the environment variables
-that may be used without naming a host. A session without vaults asks nobody.
+A server by URL gets the bearer or OAuth token that is kept for exactly its URL. A process gets nothing here: of the
+session's environment variables its sandbox tells it. A session without vaults asks nobody.
 """
 
 import asyncio
@@ -15,13 +15,12 @@ from kit.rpc.context import CallContext
 from kit.telemetry import log, register_secret
 from managed_agents.vault.v1.injections_pb2 import (
     INJECTION_TARGET_KIND_MCP_SERVER,
-    INJECTION_TARGET_KIND_PROCESS,
     Injection,
     RefreshInjectionRequest,
     ResolveInjectionsRequest,
 )
 from services.worker.runner.mcp.errors import ServerFailed
-from services.worker.runner.secrets import Scrubber
+from services.worker.runner.secrets import Scrubber, SessionSecrets
 
 ASK_SECONDS = 15.0
 
@@ -36,23 +35,24 @@ class Owner:
 
 
 class Credentials:
-    """What the vault holds for the servers of one session. `scrubber` knows every value that was handed out."""
+    """What the vault holds for the servers of one session.
 
-    def __init__(self, vault: Any, owner: Owner, runner_id: str) -> None:
-        """`vault` is the stub of InjectionService."""
+    `scrubber` knows every value that was handed out, to servers and to the session's sandbox: what one of them got may
+    turn up in what another says.
+    """
+
+    def __init__(self, vault: Any, owner: Owner, runner_id: str, session: SessionSecrets | None = None) -> None:
+        """`vault` is the stub of InjectionService; `session` are the secrets of the session's sandbox."""
         self.owner = owner
-        self.scrubber = Scrubber()
+        # Held, so that what was opened is known for as long as a server may repeat it.
+        self._session = session
+        self.scrubber = session.scrubber if session is not None else Scrubber()
         self._vault = vault
         self._runner_id = runner_id
 
     async def for_url(self, url: str) -> "Token":
         """The token of a server, which may be none. Raises ServerFailed where the vault can't be asked."""
         return Token(self, url, await self.resolve_url(url))
-
-    async def for_process(self) -> dict[str, str]:
-        """The environment variables of a process. Raises ServerFailed where the vault can't be asked."""
-        found = await self._resolve(target=INJECTION_TARGET_KIND_PROCESS)
-        return {injection.name: injection.value for injection in found if injection.name}
 
     async def resolve_url(self, url: str) -> Injection | None:
         """What the vault has for a URL now."""

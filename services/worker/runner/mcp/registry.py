@@ -24,6 +24,7 @@ from services.worker.runner.mcp.rotation import answer
 from services.worker.runner.mcp.session import Limits, SessionServers
 from services.worker.runner.mcp.spec import Servers
 from services.worker.runner.mcp.turn import LimitOutput, TurnServers
+from services.worker.runner.secrets import SessionSecrets
 
 SUBJECT = "mcp.sessions.{}"
 ROTATED_SUBJECT = "vault.rotated.*"
@@ -55,8 +56,11 @@ class McpServers:
         private: PrivateHosts = NO_PRIVATE_HOSTS,
         idle_seconds: float = IDLE_SECONDS,
         bus: Callable[[], Nats | None] = lambda: None,
+        secrets_of: Callable[[str], SessionSecrets | None] = lambda _: None,
     ) -> None:
+        """`secrets_of` tells what a session's sandbox is told of its vaults."""
         self._vault = vault
+        self._secrets_of = secrets_of
         self._runner_id = runner_id
         self._limits = limits or Limits()
         self._private = private
@@ -126,7 +130,9 @@ class McpServers:
         if held is not None:
             self._held.pop(session_id)
             self._soon(self._end(held))
-        made = _Held(SessionServers(Credentials(self._vault, owner, self._runner_id), self._limits), root_id)
+        secrets = self._secrets_of(root_id) if owner.vault_ids else None
+        credentials = Credentials(self._vault, owner, self._runner_id, secrets)
+        made = _Held(SessionServers(credentials, self._limits), root_id)
         self._held[session_id] = made
         made.listening = asyncio.create_task(self._listen(session_id, made), name=f"listen for {session_id}")
         if self._sweeper is None:

@@ -128,11 +128,16 @@ class SessionServers:
     def describe(self, server: Server) -> dict[str, Any]:
         """What people are told of a server of the session; never a secret."""
         link = self._links.get(server.name)
-        return _described(link if link is not None and link.server == server else _Link(server))
+        return self._described(link if link is not None and link.server == server else _Link(server))
 
     def descriptions(self) -> list[dict[str, Any]]:
         """What people are told of the servers."""
-        return [_described(link) for link in self._links.values()]
+        return [self._described(link) for link in self._links.values()]
+
+    def _described(self, link: _Link) -> dict[str, Any]:
+        # A server may repeat its token anywhere, also in what it says of itself.
+        described: dict[str, Any] = self.credentials.scrubber.value(_described(link))
+        return described
 
     async def close(self) -> None:
         """Close all connections."""
@@ -212,10 +217,10 @@ class SessionServers:
         host = self._host()
         if not hasattr(host, "start_program"):
             raise ServerFailed("The session's sandbox can't hold a server as a process.")
-        env = {**dict(server.env), **await self.credentials.for_process()}
 
         def opens() -> "AbstractAsyncContextManager[Opened]":
-            return transports.over_stdio(host, (server.command, *server.args), env)
+            # Of the session's credentials it is told by the sandbox, as the shell is.
+            return transports.over_stdio(host, (server.command, *server.args), dict(server.env))
 
         return opens
 
