@@ -8,7 +8,8 @@
 A name is resolved once and every address that it has must be public: one that is not refuses the whole name, so a name
 can't mix the two. Refused are loopback, private, link-local, carrier, multicast and reserved ranges, their IPv6
 equivalents, IPv4 inside IPv6 (mapped, compatible, 6to4, NAT64, Teredo), and numbers that are not written as an address
-usually is (`0x7f000001`, `2130706433`, `127.1`). A client that follows a redirect asks again for each hop.
+usually is (`0x7f000001`, `2130706433`, `127.1`). So are addresses that look public and serve only the machines of one
+cloud, its metadata among them. A client that follows a redirect asks again for each hop.
 
 An operator may name private hosts. Link-local ones, where clouds keep their metadata, multicast and the unspecified
 address stay refused even then.
@@ -32,7 +33,19 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NUMBER = re.compile(r"(?:0[xX][0-9a-fA-F]*|[0-9]+)\Z")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+# Global by their number, or to some releases of Python, and no part of the internet all the same.
+_REFUSED_V4 = (
+    # Protocol assignments; one cloud has its metadata at 192.0.0.192.
+    ipaddress.IPv4Network("192.0.0.0/24"),
+    # Relays of 6to4, which lead wherever the next router says.
+    ipaddress.IPv4Network("192.88.99.0/24"),
+    # The agent of another cloud, which hands out what machines are set up with.
+    ipaddress.IPv4Network("168.63.129.16/32"),
+)
 _REFUSED_V6 = (
+    # Documentation, a local range of segment routing.
+    ipaddress.IPv6Network("3fff::/20"),
+    ipaddress.IPv6Network("5f00::/16"),
     ipaddress.IPv6Network("64:ff9b:1::/48"),
     ipaddress.IPv6Network("2001::/32"),
     ipaddress.IPv6Network("fec0::/10"),
@@ -130,6 +143,8 @@ def split_url(url: str, *, schemes: tuple[str, ...] = ("http", "https")) -> tupl
 def is_public(address: _Address) -> bool:
     """Whether the address is one of the internet at large."""
     if isinstance(address, ipaddress.IPv4Address):
+        if any(address in network for network in _REFUSED_V4):
+            return False
         return address.is_global and not (address.is_multicast or address.is_reserved)
     if (inner := _inner(address)) is not None:
         return is_public(inner)

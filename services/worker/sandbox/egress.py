@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kit import addresses
+
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
@@ -150,15 +152,12 @@ def is_public(address: str) -> bool:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    if isinstance(parsed, ipaddress.IPv6Address):
-        if (parsed.ipv4_mapped or parsed.sixtofour or parsed.teredo) is not None or parsed in _NAT64:
-            # Each can carry an IPv4 address that would have to be judged by itself.
-            return False
-        if parsed.is_site_local:
-            return False
-    if not parsed.is_global or parsed.is_multicast or parsed.is_reserved or parsed.is_unspecified:
+    if isinstance(parsed, ipaddress.IPv6Address) and (
+        (parsed.ipv4_mapped or parsed.sixtofour or parsed.teredo) is not None or parsed in _NAT64
+    ):
+        # Each can carry an IPv4 address that would have to be judged by itself.
         return False
-    return not _is_own(parsed)
+    return addresses.is_public(parsed) and not _is_own(parsed)
 
 
 def _is_own(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:

@@ -28,6 +28,8 @@ INSIDE = [
     *("::1", "::", "fe80::1", "fc00::1", "fd12::1", "ff02::1", "fec0::1", "2001:db8::1", "::ffff:127.0.0.1"),
     *("::ffff:10.0.0.1", "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a00:1", "64:ff9b:1::1", "2002:7f00:1::"),
     *("2002:a00:1::", "2001:0:4136:e378:8000:63bf:3fff:fdd2", "100::1"),
+    *("192.0.0.1", "192.0.0.8", "192.0.0.192", "192.88.99.1", "168.63.129.16", "3fff::1", "5f00::1"),
+    *("::ffff:192.0.0.192", "::ffff:168.63.129.16", "64:ff9b::a83f:8110", "2002:c000:c0::1"),
 ]
 ODD = ["0x7f000001", "0x7f.1", "2130706433", "127.1", "0177.0.0.1", "127.0.0.0x1", "1.2.3.4.5", "a.0x", "017700000001"]
 PUBLIC = ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808", "93.184.216.34"]
@@ -59,6 +61,7 @@ async def test_a_private_host_may_be_allowed_and_metadata_may_not(host: str) -> 
     address = ipaddress.ip_address(host)
     may = is_private(address)
     never = ("169.254.", "0.0.0.0", "224.", "240.", "255.", "fe80", "ff02", "fec0", "::ffff:169")
+    never += ("192.0.0.", "168.63.129.16")
     assert not (may and host.startswith(never)) and not (may and host == "::")
     if may:
         assert await checked_address(host, 443, allow_private=True) == [str(address)]
