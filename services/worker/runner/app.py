@@ -37,7 +37,7 @@ from services.worker.runner.models import registry
 from services.worker.runner.models.access import Create, ModelAccessCache
 from services.worker.runner.models.base import ToolDefinition
 from services.worker.runner.secrets import SecretsRegistry
-from services.worker.runner.web import Fetcher, Searcher, WebTools
+from services.worker.runner.web import Fetches, Searches, WebTools
 from services.worker.runner.web.pages import PageReader
 from services.worker.runner.workspace.registry import attachment_reader, mounts_of
 from services.worker.sandbox import SandboxManager
@@ -54,7 +54,7 @@ class Runner:
         settings: RunnerSettings,
         create_provider: Create = registry.create,
         sandboxes: SandboxManager | None = None,
-        fetcher: Fetcher | None = None,
+        fetcher: Fetches | None = None,
     ) -> None:
         """A test may give models, sandboxes and a way to the web of its own; nothing else reaches those."""
         self.runner_id = new_id("runner")
@@ -90,8 +90,10 @@ class Runner:
             self.sandboxes, mounts_of(self._channels, private), attachment_reader(self._channels)
         )
         self._pages = PageReader()
-        searcher = Searcher(settings.web_search_url) if settings.web_search_url else None
-        self._web = WebTools(fetcher or Fetcher(self._pages), searcher)
+        self._web = WebTools(
+            (lambda: fetcher) if fetcher is not None else self._make_fetcher,
+            self._make_searcher if settings.web_search_url else None,
+        )
         self._tools = {**TOOL_SPECS, **self._web.specs}
         calls = TurnSessions(turns, self._cache)
         self.claims = Claims(
@@ -126,6 +128,16 @@ class Runner:
         self.server.add(
             add_RunnerServiceServicer_to_server, RunnerHandler(self._describe, lambda: self.claims.held, self.access)
         )
+
+    def _make_fetcher(self) -> Fetches:
+        from services.worker.runner.web.fetch import Fetcher
+
+        return Fetcher(self._pages)
+
+    def _make_searcher(self) -> Searches:
+        from services.worker.runner.web.search import Searcher
+
+        return Searcher(self._settings.web_search_url)
 
     def add_to(self, service: Service) -> None:
         """Hand the parts over, in the order in which they start."""

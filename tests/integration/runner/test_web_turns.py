@@ -15,7 +15,7 @@ from services.worker.runner.app import Runner, compose
 from services.worker.runner.config import RunnerSettings
 from services.worker.runner.models.base import ModelAccess
 from services.worker.runner.models.demo import DemoModel
-from services.worker.runner.web import Fetcher
+from services.worker.runner.web.fetch import Fetcher
 from services.worker.sandbox import SandboxManager
 from tests.integration.runner.harness import World, of, text_of, types
 from tests.integration.web.web_server import Names, WebServer, fetcher, web_server

@@ -8,9 +8,8 @@ from urllib.parse import parse_qs
 import orjson
 import pytest
 
-from services.worker.runner.web import Searcher
-from services.worker.runner.web.fetch import FetchFailed
-from services.worker.runner.web.policy import DomainPolicy
+from services.worker.runner.web.policy import DomainPolicy, FetchFailed
+from services.worker.runner.web.search import Searcher
 from tests.integration.web.web_server import WebServer, web_server
 
 RESULTS = [

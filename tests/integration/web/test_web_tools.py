@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from services.worker.runner.web import Searcher, WebTools
+from services.worker.runner.web import WebTools
+from services.worker.runner.web.search import Searcher
 from services.worker.tools import ToolOutcome
 from services.worker.tools.overflow import limit_text
 from tests.integration.web.web_server import Names, WebServer, fetcher, web_server
@@ -42,7 +43,7 @@ async def web() -> AsyncIterator[WebServer]:
 @pytest.fixture
 async def tools(web: WebServer) -> AsyncIterator[WebTools]:
     async with fetcher(Names()) as reader:
-        yield WebTools(reader, Searcher(f"http://127.0.0.1:{web.port}"))
+        yield WebTools(lambda: reader, lambda: Searcher(f"http://127.0.0.1:{web.port}"))
 
 
 async def _run(tools: WebTools, name: str, value: Any, **configs: Any) -> ToolOutcome:
@@ -107,7 +108,7 @@ async def test_a_search_counts(web: WebServer, tools: WebTools) -> None:
 
 async def test_without_a_provider_there_is_no_search() -> None:
     async with fetcher(Names()) as reader:
-        tools = WebTools(reader)
+        tools = WebTools(lambda: reader)
         assert set(tools.specs) == {"web_fetch"}
         sandbox = Sandbox()
         await tools.over(sandbox, {}).run_tool("web_search", {"query": "a"})

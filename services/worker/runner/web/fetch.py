@@ -21,7 +21,16 @@ from yarl import URL
 from kit.addresses import AddressRefused, AddressUnresolved, checked_address
 from services.worker.runner.web.body import BoundedBody, MediaType, decode, read_media_type
 from services.worker.runner.web.pages import PageReader
-from services.worker.runner.web.policy import DomainPolicy, Wanted, WebRefused, check_internal, next_url, read_url
+from services.worker.runner.web.policy import (
+    DomainPolicy,
+    FetchFailed,
+    Page,
+    Wanted,
+    WebRefused,
+    check_internal,
+    next_url,
+    read_url,
+)
 
 MAX_BYTES = 5 * 1024 * 1024
 MAX_REDIRECTS = 5
@@ -44,22 +53,6 @@ class Limits:
     size_bytes: int = MAX_BYTES
     redirects: int = MAX_REDIRECTS
     seconds: float = TOTAL_SECONDS
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """What was found."""
-
-    url: str
-    text: str
-
-
-class FetchFailed(Exception):
-    """Nothing was fetched; the text says why. `was_sent` tells whether any server was asked."""
-
-    def __init__(self, message: str, *, was_sent: bool) -> None:
-        super().__init__(message)
-        self.was_sent = was_sent
 
 
 class Fetcher:

@@ -21,6 +21,22 @@ _NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 _PLAIN = "/%:@!$&'()*+,;=~-._[]"
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What was found."""
+
+    url: str
+    text: str
+
+
+class FetchFailed(Exception):
+    """Nothing was fetched; the text says why. `was_sent` tells whether any server was asked."""
+
+    def __init__(self, message: str, *, was_sent: bool) -> None:
+        super().__init__(message)
+        self.was_sent = was_sent
+
+
 class WebRefused(Exception):
     """The URL, host or answer is not taken; the text says why, for the model."""
 

@@ -17,8 +17,7 @@ import orjson
 from yarl import URL
 
 from services.worker.runner.web.body import BoundedBody
-from services.worker.runner.web.fetch import FetchFailed
-from services.worker.runner.web.policy import DomainPolicy, WebRefused, read_url
+from services.worker.runner.web.policy import DomainPolicy, FetchFailed, WebRefused, read_url
 
 MAX_BYTES = 2 * 1024 * 1024
 MAX_RESULTS = 10

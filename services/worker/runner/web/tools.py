@@ -1,12 +1,11 @@
 """The web tools of one agent, laid over the sandbox in which its other tools run."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-from services.worker.runner.web.fetch import Fetcher, FetchFailed
-from services.worker.runner.web.policy import DomainPolicy
-from services.worker.runner.web.search import Searcher
+from services.worker.runner.web.policy import DomainPolicy, FetchFailed, Page
 from services.worker.tools import ToolFailed, ToolOutcome, ToolSpec
 from services.worker.tools.outcome import storable
 from services.worker.tools.overflow import LIMIT_CHARS
@@ -54,12 +53,42 @@ class Sandbox(Protocol):
     def interrupt(self) -> bool: ...
 
 
-class WebTools:
-    """The web tools of a runner. Without a provider there is no search."""
+T = TypeVar("T")
 
-    def __init__(self, fetcher: Fetcher, searcher: Searcher | None = None) -> None:
-        self._fetcher = fetcher
-        self._searcher = searcher
+
+class _Made(Generic[T]):
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._made: T | None = None
+
+    async def get(self) -> T:
+        if self._made is None:
+            self._made = await asyncio.to_thread(self._make)
+        return self._made
+
+
+class Fetches(Protocol):
+    """Fetches pages; FetchFailed says why one was not."""
+
+    async def fetch(self, url: str, policy: DomainPolicy) -> Page: ...
+
+
+class Searches(Protocol):
+    """Finds pages; FetchFailed says why it could not."""
+
+    async def search(self, query: str, policy: DomainPolicy, location: Mapping[str, Any] | None = None) -> str: ...
+
+
+class WebTools:
+    """The web tools of a runner. Without a provider there is no search.
+
+    Both are made when they are first used, in a thread: their HTTP client takes a fifth of a second to load, which is
+    too long for a start and for an event loop that keeps leases.
+    """
+
+    def __init__(self, fetcher: Callable[[], Fetches], searcher: Callable[[], Searches] | None = None) -> None:
+        self._fetcher = _Made(fetcher)
+        self._searcher = _Made(searcher) if searcher is not None else None
         self.specs = {name: spec for name, spec in WEB_TOOLS.items() if name != SEARCH or searcher is not None}
 
     def over(self, sandbox: Sandbox, configs: Mapping[str, Mapping[str, Any]]) -> "WebSandbox":
@@ -80,13 +109,15 @@ class WebTools:
         return ToolOutcome(text, server_tool_use=_used(name))
 
     async def _fetch(self, arguments: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-        page = await self._fetcher.fetch(arguments["url"].strip(), DomainPolicy.of(config))
+        fetcher = await self._fetcher.get()
+        page = await fetcher.fetch(arguments["url"].strip(), DomainPolicy.of(config))
         return f"{page.url}\n\n{capped(page.text, config.get('max_content_tokens'))}"
 
     async def _search(self, arguments: Mapping[str, Any], config: Mapping[str, Any]) -> str:
         if self._searcher is None:
             raise ToolFailed("no search provider is configured.")
-        return await self._searcher.search(arguments["query"], DomainPolicy.of(config), config.get("user_location"))
+        searcher = await self._searcher.get()
+        return await searcher.search(arguments["query"], DomainPolicy.of(config), config.get("user_location"))
 
 
 class WebSandbox:
