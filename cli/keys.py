@@ -36,6 +36,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print data for programs in
 Role = Annotated[str, typer.Option(help="admin, member (all but keys and settings) or read_only.")]
 
 DEFAULT_DATA_DIR = Path(".managed-agents")
+NO_KEY = "There is no API key, so no request needs one, unless the platform was started with MANAGED_AGENTS_API_KEY."
 
 
 @app.command(
@@ -87,7 +88,7 @@ def list_keys(
             print(json.dumps(keys))
             return
         if not keys:
-            _say("There is no API key, so no request needs one.")
+            _say(f"{workspace} has no API key." if workspace else NO_KEY)
         for key in keys:
             used = key["last_used_at"] or "never"
             print(f"{key['id']}  {key['role']:9}  {key['key_prefix']:20}  last used {used}  {key['name']}")

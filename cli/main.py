@@ -175,7 +175,7 @@ def doctor(
     """Say what works on this machine, and what to do about what does not.
 
     Looks at Python, port, data folder, database, NATS, sandbox, model vendor, list prices and clock, each by trying
-    it. Ends with code 1 when something keeps `up` from working.
+    it. Ends with code 1 when something keeps the platform from starting.
     """
     from cli.doctor import run
     from cli.supervisor import Options

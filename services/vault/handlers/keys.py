@@ -97,8 +97,9 @@ class KeysHandler(keys_pb2_grpc.KeysServiceServicer):
             _, any_left = await register.standing()
             if any_left and not request.configured_admin and not await register.has_admin(rules.DEFAULT_WORKSPACE):
                 raise LastAdminKey(
-                    "This is the last administrator's key of the default workspace, and other keys are left that "
-                    "nobody could manage without it. Delete those first, or make another administrator's key."
+                    "This is the last administrator's key of the default workspace, and other keys are left, here or "
+                    "in other workspaces, that nobody could manage without it. Delete those first, or make another "
+                    "administrator's key."
                 )
         log.info("api_key_deleted", key_id=request.id, workspace_id=workspace_id)
         return pb.DeleteApiKeyResponse()
