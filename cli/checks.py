@@ -149,7 +149,7 @@ def _check_embedded(
     """Start it for a moment: on the platform's own data where there is some, else in a folder that goes again."""
     own = options.data_dir.expanduser().absolute()
     with tempfile.TemporaryDirectory(prefix="ma-doctor-") as spare:
-        server = make(own if make(own).data_dir.exists() else Path(spare))
+        server = make(own if os.path.isdir(make(own).data_dir) else Path(spare))
         began = time.monotonic()
         try:
             running = server.pid() is not None

@@ -100,6 +100,7 @@ def test_a_folder_that_nobody_can_look_into_is_told(tmp_path: Path) -> None:
     """A name too long stands for what root can't look into either."""
     options = _options(tmp_path / ("x" * 300))
     assert checks.check_data_folder(options, running=False).status == "failed"
+    assert checks.check_nats(options).status == checks.check_database(options).status == "ok"
     with pytest.raises(CannotStart, match="can't be used"):
         Supervisor(options, print).folder.take()
 
