@@ -13,6 +13,8 @@ from urllib.parse import quote, quote_plus
 LEAST_BYTES = 4
 _LEAST_ENCODED = 6
 _LEAST_LINE = 16
+# Longer ones are looked for in parts: what every text is compared with is short, whatever the secret is.
+_MOST_BYTES = 8192
 
 
 def spellings(value: str) -> list[bytes]:
@@ -31,7 +33,14 @@ def spellings(value: str) -> list[bytes]:
     found += (core for core in base64_cores(raw) if len(core) >= _LEAST_ENCODED)
     if len(raw) >= _LEAST_ENCODED:
         found += (raw.hex().encode(), raw.hex().upper().encode())
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(part for spelling in found for part in _parts(spelling)))
+
+
+def _parts(spelling: bytes) -> list[bytes]:
+    """All of it in parts of about the same size, none so short that it stands anywhere by chance."""
+    count = -(-len(spelling) // _MOST_BYTES)
+    size = -(-len(spelling) // count)
+    return [spelling[start : start + size] for start in range(0, len(spelling), size)]
 
 
 def base64_cores(raw: bytes) -> list[bytes]:

@@ -2,6 +2,8 @@
 
 import base64
 import json
+import re
+import time
 from urllib.parse import quote
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from services.worker.runner.secrets import Scrubber
 from services.worker.sandbox.replacing import Replacer
-from services.worker.sandbox.spellings import spellings
+from services.worker.sandbox.spellings import base64_cores, spellings
 from services.worker.tools import ToolOutcome
 
 SECRET = 'gh/p+ exa?mple"se\\cret=ü5'
@@ -28,6 +30,39 @@ def test_the_outcome_does_not_depend_on_where_the_stream_is_cut(words: dict[byte
     whole = b"".join(pieces)
     assert in_pieces(replacer, pieces) == replacer.replace(whole)
     assert in_pieces(replacer, [bytes([byte]) for byte in whole]) == replacer.replace(whole)
+
+
+@given(st.dictionaries(LETTERS | st.just(b"a" * 17 + b"b"), st.just(b"<>"), max_size=4), st.text("ab", max_size=60))
+def test_the_first_place_counts_and_there_the_longest_word(words: dict[bytes, bytes], text: str) -> None:
+    expression = b"|".join(sorted(words, key=len, reverse=True))
+    data = text.encode()
+    assert Replacer(words).replace(data) == (re.sub(expression, b"<>", data) if words else data)
+
+
+@pytest.mark.parametrize("secret", ["a" * 30_000 + "b" * 30_000, "ü\n" * 20_000, "ab/+" * 16_000])
+def test_a_secret_of_any_length_is_known_and_found_in_no_time(secret: str) -> None:
+    started = time.process_time()
+    scrubber = Scrubber({secret: "LONG", "another-secret": "OTHER"})
+    scrubber.add({"a-third-secret": "THIRD"})
+    whole = f"before\n{secret}\nafter {base64.encodebytes(secret.encode()).decode()} another-secret"
+    told = scrubber.text(whole)
+    assert told.startswith("before\n[secret LONG removed]") and told.endswith("[secret OTHER removed]")
+    # What stands around it may be left of the characters at both ends of a base64 text.
+    assert len(told.replace("[secret LONG removed]", "").replace("\n", "")) < 60
+    stream = Replacer({word: b"#" for word in spellings(secret)}).stream()
+    shown = stream.feed(b"a" * 65_536) + stream.feed(secret.encode()) + stream.finish()
+    assert secret.encode()[-5_000:] not in shown
+    assert time.process_time() - started < 2
+
+
+@given(st.binary(max_size=9), st.sampled_from(["\n", "\r\n"]), st.integers(1, 90), st.integers(0, 3))
+def test_base64_in_lines_of_any_length_is_found(before: bytes, end: str, width: int, more: int) -> None:
+    whole = base64.b64encode(before + (SECRET.encode() + b"...") * (more + 1)).decode()
+    wrapped = end.join(whole[place : place + width] for place in range(0, len(whole), width))
+    told = Scrubber({SECRET: "TOKEN"}).text(f"a{end}{wrapped}{end}b")
+    assert told.count("[secret TOKEN removed]") >= more + 1
+    assert told.startswith(f"a{end}") and told.endswith(f"{end}b")
+    assert all(core not in told.replace(end, "") for core in map(bytes.decode, base64_cores(SECRET.encode())))
 
 
 @given(st.lists(st.sampled_from([b"placeholder_1", b"placeholder_", b"place", b"holder_12", b"p", b"\n\n", b"x"])))

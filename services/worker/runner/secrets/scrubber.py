@@ -6,8 +6,10 @@ sandbox there are placeholders in the first place.
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from services.worker.sandbox.replacing import Replacer, ReplacingStream
@@ -29,7 +31,9 @@ class Scrubber:
         """`secrets` maps a value to the name that is shown in its place."""
         self._names: dict[str, str] = {}
         self._replacer = Replacer({})
-        self._wrapped: list[tuple[str, re.Pattern[str], str]] = []
+        # What may stand in several lines, and the mark for it.
+        self._wrapped: dict[str, str] = {}
+        self._words: dict[bytes, bytes] = {}
         self.add(secrets or {})
 
     def __bool__(self) -> bool:
@@ -41,18 +45,14 @@ class Scrubber:
         if not new:
             return
         self._names |= new
-        words: dict[bytes, bytes] = {}
-        self._wrapped = []
-        for value, name in self._names.items():
+        for value, name in new.items():
             shown = mark(name)
             for word in spellings(value):
-                words.setdefault(word, shown.encode())
+                self._words.setdefault(word, shown.encode())
             for core in base64_cores(value.encode("utf-8", "surrogatepass")):
                 if len(core) >= _LEAST_WRAPPED:
-                    text = core.decode()
-                    pattern = re.compile("(?:\r?\n)?".join(map(re.escape, text)))
-                    self._wrapped.append((text, pattern, shown))
-        self._replacer = Replacer(words)
+                    self._wrapped.setdefault(core.decode(), shown)
+        self._replacer = Replacer(self._words)
 
     def text(self, text: str) -> str:
         """The text without secrets."""
@@ -61,9 +61,10 @@ class Scrubber:
         scrubbed = self._replacer.replace(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
         if "\n" in scrubbed:
             joined = _LINE_END.sub("", scrubbed)
-            for core, pattern, shown in self._wrapped:
+            for core, shown in self._wrapped.items():
                 if core in joined:
-                    scrubbed = pattern.sub(shown, scrubbed)
+                    scrubbed = _without_wrapped(scrubbed, core, shown)
+                    joined = _LINE_END.sub("", scrubbed)
         return scrubbed
 
     def value(self, value: Any) -> Any:
@@ -90,6 +91,28 @@ class Scrubber:
     def stream(self) -> ReplacingStream:
         """For output that arrives in pieces, such as what a command writes."""
         return self._replacer.stream()
+
+
+def _without_wrapped(text: str, core: str, shown: str) -> str:
+    """The text without a word that may be divided by ends of lines."""
+    lines = _LINE_END.split(text)
+    ends = [found.span() for found in _LINE_END.finditer(text)]
+    joined = "".join(lines)
+    # Where each line begins in the text, and where without the ends before it.
+    begins = [0, *(end for _, end in ends)]
+    places = list(accumulate(map(len, lines), initial=0))[:-1]
+
+    def in_text(place: int) -> int:
+        line = bisect_right(places, place) - 1
+        return begins[line] + place - places[line]
+
+    done: list[str] = []
+    after = start = 0
+    while (found := joined.find(core, start)) >= 0:
+        start = found + len(core)
+        done += (text[after : in_text(found)], shown)
+        after = in_text(start - 1) + 1
+    return "".join((*done, text[after:]))
 
 
 def mark(name: str) -> str:
