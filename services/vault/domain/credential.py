@@ -236,6 +236,19 @@ def patch(stored: Credential, body: Mapping[str, Any], now: datetime) -> Change:
     return Change(Content(**common, expires_at=expires_at, refresh=renewal), given)
 
 
+def changed(stored: Credential, content: Content) -> tuple[str, ...]:
+    """The names of what an update changes, apart from secrets: where one may go is no small thing."""
+    differs = {
+        "display_name": stored.display_name != content.display_name,
+        "metadata": orjson.loads(stored.metadata) != content.metadata,
+        "networking": stored.policy() != content.networking,
+        "injection_location": (stored.in_header, stored.in_body) != (content.in_header, content.in_body),
+        "expires_at": stored.expires_at != content.expires_at,
+        "refresh": stored.renewal() != content.refresh,
+    }
+    return tuple(name for name, is_other in differs.items() if is_other)
+
+
 def rotation(stored: Credential, body: Mapping[str, Any], now: datetime) -> tuple[str, datetime | None]:
     """The new secret of a rotation, and when it ends. A new token without an end has none that is known."""
     if "value" not in body:

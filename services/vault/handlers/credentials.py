@@ -83,7 +83,8 @@ class CredentialRpcs:
             await store.save(stored, change.content, now)
             if change.secrets:
                 await self._replace(tx, stored, change)
-            await self._note(tx, "rotated" if "value" in change.secrets else "updated", stored)
+            told = {"changed": ", ".join(names)} if (names := rules.changed(stored, change.content)) else None
+            await self._note(tx, "rotated" if "value" in change.secrets else "updated", stored, metadata=told)
             saved = await store.load(vault_id, credential_id)
         if change.secrets:
             await self._announcements.rotated(caller.workspace_id, vault_id, credential_id)

@@ -270,7 +270,40 @@ async def test_an_update_changes_what_may_change(service: Vault) -> None:
         ({"variable_name": "OTHER"}, "variable_name"),
     ):
         assert await reason_of(service.update(made, body)) == ("IMMUTABLE_FIELD", field)
-    assert [each.action for each in await service.audit(holder.id)] == ["rotated", "updated", "created"]
+    noted = [(each.action, json.loads(each.metadata_json)) for each in await service.audit(holder.id)]
+    assert noted == [
+        ("rotated", {"changed": "metadata, networking"}),
+        ("updated", {"changed": "display_name, injection_location"}),
+        ("created", {}),
+    ]
+
+
+async def test_an_update_is_audited_with_what_it_changed_and_nothing_of_what_it_holds(service: Vault) -> None:
+    holder = await service.create()
+    made = await service.add(holder.id, variable("KEY", "first-secret-00000001", "a.example.com"))
+    away = {"type": "environment_variable", "networking": {"type": "limited", "allowed_hosts": ["b.example.com"]}}
+    for body, expected in (
+        ({"auth": away}, {"changed": "networking"}),
+        ({"auth": away}, {}),
+        ({"metadata": {"note": "canary-of-metadata"}}, {"changed": "metadata"}),
+        ({"auth": {"type": "environment_variable", "secret_value": "canary-of-a-value"}}, {}),
+    ):
+        await service.update(made, body)
+        newest = (await service.audit(holder.id))[0]
+        assert (newest.credential_id, json.loads(newest.metadata_json)) == (made.id, expected)
+    access = await service.add(
+        holder.id,
+        {
+            "display_name": "Access",
+            "auth": {
+                "type": "mcp_oauth",
+                "access_token": "a-token-00000001",
+                "mcp_server_url": "https://a.example/mcp",
+            },
+        },
+    )
+    await service.update(access, {"auth": {"type": "mcp_oauth", "expires_at": "2099-01-01T00:00:00Z"}})
+    assert json.loads((await service.audit(holder.id))[0].metadata_json) == {"changed": "expires_at"}
 
 
 async def test_a_repeated_write_is_answered_as_the_first(service: Vault, dsn: str) -> None:
