@@ -21,6 +21,7 @@ from managed_agents.sessions.v1 import files_pb2 as pb
 from managed_agents.sessions.v1 import sessions_pb2
 from managed_agents.sessions.v1.common_pb2 import Page
 from services.sessions.blobs.choice import Blobs
+from services.sessions.blobs.local import _Reading
 from services.sessions.operations.blob_holds import BlobSweep, hold
 from services.sessions.store.blob_references import BlobReferences
 from tests.integration.sessions.file_driver import (
@@ -163,6 +164,31 @@ async def test_a_stream_without_its_end_leaves_nothing(files: Files, dsn: str, f
         assert (await refused(files.stub.UploadFile(messages, context=files.context))).reason == "INVALID_FILE"
     assert blobs_in(folder) == set() and incoming_in(folder) == []
     assert await rows(dsn, "SELECT id FROM files") == []
+
+
+async def test_slow_readers_have_little_read_ahead_for_them(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    content, readers, ahead = os.urandom(10_000_000), 8, 0
+    file = await files.upload(content)
+    read = _Reading.read
+
+    def counted(reading: _Reading, *arguments: Any) -> bytes:
+        nonlocal ahead
+        chunk = read(reading, *arguments)
+        ahead += len(chunk)
+        return chunk
+
+    monkeypatch.setattr(_Reading, "read", counted)
+    request = pb.DownloadFileRequest(file_id=file.id)
+    streams = [aiter(files.stub.DownloadFile(request, context=files.context)) for _ in range(readers)]
+    for stream in streams:
+        await anext(stream)
+    before = -1
+    while before != ahead:
+        before = ahead
+        await asyncio.sleep(0.3)
+    assert 0 < ahead <= readers * 3_000_000, "bytes wait in the disk's file, not in memory"
+    for stream in streams:
+        assert b"".join([part.chunk async for part in stream]) == content
 
 
 async def test_damaged_and_missing_bytes_are_told_before_the_end(files: Files, folder: Path) -> None:
@@ -337,6 +363,8 @@ async def test_a_kill_in_an_upload_leaves_all_or_nothing(dsn: str, nats_url: str
     async with sessions_process(dsn, nats_url, folder, **fast) as service, files_of(service.listen) as files:
         assert await files.download(first.id) == b"first"
         await await_until(lambda: blobs_in(folder) == {first.sha256} and not incoming_in(folder))
+    async with sessions_process(dsn, nats_url, folder) as service, files_of(service.listen) as files:
+        # Without a grace the sweep may come between the bytes and their row.
         again = await files.upload(content)
         assert await files.download(again.id) == content
 
