@@ -126,6 +126,7 @@ async def _open_check(sealer: Sealer, stored: bytes) -> None:
         await sealer.open(stored, associated=_CHECK_ROW)
     except SealBroken as error:
         raise ConfigError(
-            "The secret key is not the one that this database was sealed with. Start the vault with the former "
-            "MANAGED_AGENTS_SECRET_KEY; without it the sealed settings can't be read."
+            "The secret key is not the one that this database was sealed with. Put the former key file in its place "
+            "(secret.key in the data folder, unless MANAGED_AGENTS_SECRET_KEY_FILE names another), or start with the "
+            "former MANAGED_AGENTS_SECRET_KEY; without it the sealed settings and credentials can't be read."
         ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from services.vault.domain.key_errors import AdministratorsOnly, InvalidApiKey, InvalidWorkerKey
 
@@ -69,9 +69,11 @@ def check_worker_key(name: str, metadata_json: bytes, expires_at: str, now: date
         return None
     try:
         ends = datetime.fromisoformat(expires_at)
-    except ValueError:
+        # Outside the years that there are by the clock of UTC, nobody could read it again.
+        ends = ends.astimezone(UTC) if ends.utcoffset() is not None else None
+    except (ValueError, OverflowError):
         ends = None
-    if ends is None or ends.utcoffset() is None:
+    if ends is None:
         raise InvalidWorkerKey(
             "expires_at must be a timestamp with an offset, such as 2027-01-31T12:00:00Z.", field="expires_at"
         )

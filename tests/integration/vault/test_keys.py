@@ -235,6 +235,8 @@ async def test_a_worker_key_ends_by_itself(stub: Any) -> None:
         ({"expires_at": "tomorrow"}, "expires_at"),
         ({"expires_at": "2099-01-01T00:00:00"}, "expires_at"),
         ({"expires_at": "2020-01-01T00:00:00Z"}, "expires_at"),
+        ({"expires_at": "9999-12-31T23:59:59-23:59"}, "expires_at"),
+        ({"expires_at": "0001-01-01T00:00:00+23:59"}, "expires_at"),
         ({"metadata_json": b"[]"}, "metadata"),
         ({"metadata_json": b"{"}, "metadata"),
         ({"metadata_json": b'{"a":"' + b"x" * 16_384 + b'"}'}, "metadata"),

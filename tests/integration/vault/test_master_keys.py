@@ -88,6 +88,7 @@ async def test_a_wrong_key_stops_the_vault_and_touches_nothing(dsn: str, tmp_pat
         async with vault(dsn, tmp_path, secret_key=secret):
             pass
     assert secret not in str(refusal.value) and len(str(refusal.value).splitlines()) == 1
+    assert "key file" in str(refusal.value) and "MANAGED_AGENTS_SECRET_KEY" in str(refusal.value)
     assert await dump(dsn) == before
     async with vault(dsn, tmp_path) as service:
         assert await is_done(service)
