@@ -22,7 +22,7 @@ import asyncio
 import select
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import lru_cache
 from typing import Any, LiteralString, TypeVar, cast, overload
 
@@ -33,7 +33,7 @@ from psycopg.rows import class_row, tuple_row
 
 from kit.config import SecretStr, reveal
 from kit.errors import Internal, Unavailable, WriteConflict
-from kit.telemetry import log, register_secret
+from kit.telemetry import log, register_secret, untraced
 from kit.tenancy import EVERY_WORKSPACE, SETTING
 
 T = TypeVar("T")
@@ -231,7 +231,9 @@ class Database:
             if connection.workspace != wanted:
                 # Until this is committed nobody knows what the connection will be left with.
                 begin, connection.workspace = f"{begin}; {_setting(wanted)}", None
-            await connection.execute(cast(LiteralString, begin))
+            # Untraced where it names the workspace, which has no place in a span.
+            with untraced() if begin not in (_BEGIN, _BEGIN_RELAXED) else nullcontext():
+                await connection.execute(cast(LiteralString, begin))
             try:
                 yield Tx(connection, workspace_id)
             except Exception:
@@ -343,7 +345,8 @@ async def _serve(connection: _Connection, workspace_id: str | None) -> None:
     wanted = _wanted(workspace_id)
     if connection.workspace != wanted:
         connection.workspace = None
-        await connection.execute(cast(LiteralString, _setting(wanted)))
+        with untraced():
+            await connection.execute(cast(LiteralString, _setting(wanted)))
         connection.workspace = wanted
 
 

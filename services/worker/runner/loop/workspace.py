@@ -5,7 +5,6 @@ a turn never fails because of what is attached to its session.
 """
 
 import asyncio
-import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -24,6 +23,7 @@ from services.worker.runner.loop.context import Call
 from services.worker.runner.loop.stopping import Stopped, StopSignal
 from services.worker.runner.workspace.ground import Ground
 from services.worker.runner.workspace.mount import Mount, MountFailed
+from services.worker.runner.workspace.placing import identity_of
 from services.worker.tools import ToolOutcome, VisibleRoot
 
 # Tools after which files may be other than before.
@@ -53,7 +53,7 @@ class _Known:
     # By session or thread: the revision of it that was prepared. Each has one of its own.
     revisions: dict[str, int] = field(default_factory=dict)
     # Tells a folder that was made anew.
-    identity: tuple[int, int] = (0, 0)
+    identity: str = ""
     memory: dict[str, Any] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -134,7 +134,7 @@ class Workspace:
             ground = self._ground(known)
             if ground is None:
                 return
-            turn_id, identity = self._grant.session.id, _identity(ground.folder)
+            turn_id, identity = self._grant.session.id, identity_of(ground.folder)
             if known.identity != identity:
                 known.revisions.clear()
                 known.memory.clear()
@@ -235,11 +235,3 @@ class Workspace:
         if ground is not None:
             ground.tell(error_type, told, again=again)
         return None
-
-
-def _identity(folder: Path) -> tuple[int, int]:
-    try:
-        status = os.stat(folder)
-    except OSError:
-        return (0, 0)
-    return (status.st_dev, status.st_ino)

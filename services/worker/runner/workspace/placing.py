@@ -23,6 +23,7 @@ from services.worker.sandbox.folders import remove_tree
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Not below any folder that the agent sees.
 OWN_FOLDER = ".mounts"
+_IDENTITY = "identity"
 _LONGEST_SECONDS = 3_600.0
 
 
@@ -101,6 +102,30 @@ def own_folder(root: Path) -> Path:
         name = f"incoming-{secrets.token_hex(8)}"
         os.mkdir(name, 0o700, dir_fd=own_fd)
     return root / OWN_FOLDER / name
+
+
+def identity_of(root: Path) -> str:
+    """A word that tells this folder from another one made later at its place; empty where there is none.
+
+    Written into it when first asked for: numbers of the file system are given to the next folder once this one is gone.
+    """
+    try:
+        with opened_folder(root, OWN_FOLDER, make=True) as own_fd:
+            for flags in (os.O_RDONLY, os.O_RDWR | os.O_CREAT):
+                with contextlib.suppress(FileNotFoundError):
+                    fd = os.open(_IDENTITY, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=own_fd)
+                    try:
+                        word = os.read(fd, 64).decode("ascii", "replace")
+                        if not word and flags != os.O_RDONLY:
+                            word = secrets.token_hex(16)
+                            os.write(fd, word.encode())
+                    finally:
+                        os.close(fd)
+                    if word:
+                        return word
+    except OSError:
+        pass
+    return ""
 
 
 def tidy(root: Path) -> None:
