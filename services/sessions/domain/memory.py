@@ -186,7 +186,9 @@ def read_precondition(value: Any) -> str:
         raise InvalidPrecondition('precondition.type must be "content_sha256".', field="precondition.type")
     for key in value:
         if key not in ("type", "content_sha256"):
-            raise InvalidPrecondition("precondition takes type and content_sha256.", field="precondition")
+            raise InvalidPrecondition(
+                f"precondition.{key[:64]} is not known: it takes type and content_sha256.", field="precondition"
+            )
     return read_digest(value.get("content_sha256"), "precondition.content_sha256")
 
 

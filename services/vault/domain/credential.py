@@ -24,6 +24,7 @@ OAUTH, BEARER, VARIABLE = "mcp_oauth", "static_bearer", "environment_variable"
 TYPES = (OAUTH, BEARER, VARIABLE)
 FLAT_TYPES = {"mcp_oauth": OAUTH, "bearer_token": BEARER, "environment_variable": VARIABLE}
 HEADERS, BODY = "request_headers", "request_body"
+MAX_LOCATIONS = 16
 LABELS = ("display_name", "name")
 MAX_VARIABLE_CHARACTERS = 255
 HINT_CHARACTERS = 4
@@ -308,8 +309,14 @@ class _Source:
         if value is None:
             return default
         if self._names:
-            if not isinstance(value, list) or any(item not in (HEADERS, BODY) for item in value):
-                raise InvalidField(f"{path} must be a list of {HEADERS} and {BODY}.", field=path)
+            if (
+                not isinstance(value, list)
+                or len(value) > MAX_LOCATIONS
+                or any(item not in (HEADERS, BODY) for item in value)
+            ):
+                raise InvalidField(
+                    f"{path} must be a list of {HEADERS} and {BODY}, with at most {MAX_LOCATIONS} entries.", field=path
+                )
             found = (HEADERS in value, BODY in value)
         else:
             fields.known_only(fields.mapping(value, path), path, ("header", "body"))

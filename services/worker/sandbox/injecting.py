@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from urllib.parse import quote_plus
 
 from services.worker.sandbox.http1 import Head, Refused
+from services.worker.sandbox.placeholders import Placeholder, SandboxSecrets, SecretsUnavailable
 from services.worker.sandbox.replacing import Replacer
-from services.worker.sandbox.secrets import Placeholder, SandboxSecrets, SecretsUnavailable
 
 # As `curl -u` and git send a name and a password.
 _BASIC = re.compile(rb"(basic[ \t]+)([A-Za-z0-9+/_-]+=*)", re.IGNORECASE)

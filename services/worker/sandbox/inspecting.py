@@ -18,7 +18,7 @@ from services.worker.sandbox.egress import normal_host, split_port
 from services.worker.sandbox.exchange import Exchange, Side, tunnel
 from services.worker.sandbox.http1 import HEAD_BYTES, Head, Malformed, Refused, read_request
 from services.worker.sandbox.injecting import Injection
-from services.worker.sandbox.secrets import SandboxSecrets, SecretsUnavailable
+from services.worker.sandbox.placeholders import SandboxSecrets, SecretsUnavailable
 from services.worker.sandbox.wires import PlainWire, TlsWire, Wire
 
 log = logging.getLogger(__name__)

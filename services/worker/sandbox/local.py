@@ -25,10 +25,10 @@ from services.worker.sandbox.held import below, file_devices, held_by, tagged_ch
 from services.worker.sandbox.isolation import PROXY_PORT, Isolation, detect
 from services.worker.sandbox.launching import LaunchedShell, Launcher, LaunchRequest
 from services.worker.sandbox.limits import SandboxLimits
+from services.worker.sandbox.placeholders import SandboxSecrets, SecretsOf, no_secrets
 from services.worker.sandbox.programs import SandboxProgram, start_program
 from services.worker.sandbox.provider import SandboxDescription
 from services.worker.sandbox.proxy import Connect, EgressProxy, Resolve, resolve_host
-from services.worker.sandbox.secrets import SandboxSecrets, SecretsOf, no_secrets
 from services.worker.sandbox.variables import ShellVariables, forget_trust, shell_variables
 from services.worker.tools import (
     FileView,

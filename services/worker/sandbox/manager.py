@@ -17,6 +17,7 @@ from typing import Any
 from kit.addresses import NO_PRIVATE_HOSTS, PrivateHosts
 from services.worker.sandbox.limits import SandboxLimits
 from services.worker.sandbox.local import LocalProvider
+from services.worker.sandbox.placeholders import SecretsOf, no_secrets
 from services.worker.sandbox.programs import SandboxProgram
 from services.worker.sandbox.provider import (
     Sandbox,
@@ -24,7 +25,6 @@ from services.worker.sandbox.provider import (
     SandboxProvider,
     SandboxProviderNotRegistered,
 )
-from services.worker.sandbox.secrets import SecretsOf, no_secrets
 from services.worker.tools import ShellUnavailable, ToolOutcome, VisibleRoot, limit_text
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from services.worker.sandbox.egress import NetworkPolicy
 from services.worker.sandbox.folders import WORKSPACE, SessionFolders
 from services.worker.sandbox.isolation import PROXY_PORT, Isolation
 from services.worker.sandbox.launching import LaunchedShell, LaunchRequest
-from services.worker.sandbox.secrets import SandboxSecrets
+from services.worker.sandbox.placeholders import SandboxSecrets
 from services.worker.sandbox.variables import ShellVariables, forget_trust, shell_variables
 from services.worker.tools import ShellUnavailable
 

@@ -23,7 +23,7 @@ from kit.addresses import NO_PRIVATE_HOSTS, PrivateHosts, is_private
 from services.worker.sandbox.egress import NetworkPolicy, is_public, normal_host, split_port
 from services.worker.sandbox.http1 import Refused
 from services.worker.sandbox.inspecting import Inspector
-from services.worker.sandbox.secrets import SandboxSecrets
+from services.worker.sandbox.placeholders import SandboxSecrets
 from services.worker.sandbox.wires import PlainWire
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from services.worker.sandbox.egress import NetworkPolicy
 from services.worker.sandbox.folders import SessionFolders
 from services.worker.sandbox.inspecting import host_roots
 from services.worker.sandbox.isolation import Isolation
-from services.worker.sandbox.secrets import Placeholder, SandboxSecrets, SecretsUnavailable
+from services.worker.sandbox.placeholders import Placeholder, SandboxSecrets, SecretsUnavailable
 from services.worker.tools import ShellUnavailable
 
 # Where programs inside find the certificates.

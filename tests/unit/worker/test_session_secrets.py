@@ -8,7 +8,7 @@ from managed_agents.sessions.v1.sessions_pb2 import Session
 from managed_agents.sessions.v1.turns_pb2 import TurnGrant
 from services.worker.runner.secrets import SecretsRegistry
 from services.worker.sandbox.egress import NetworkPolicy, parse_rule
-from services.worker.sandbox.secrets import SecretsUnavailable
+from services.worker.sandbox.placeholders import SecretsUnavailable
 from tests.support.injection import Vault, secrets_of, variable
 
 

@@ -9,7 +9,7 @@ from managed_agents.sessions.v1.turns_pb2 import TurnGrant
 from services.worker.runner.loop import retry
 from services.worker.runner.loop.stopping import Stopped
 from services.worker.runner.secrets import SecretsRegistry, SessionSecrets
-from services.worker.sandbox.secrets import SecretsUnavailable
+from services.worker.sandbox.placeholders import SecretsUnavailable
 from services.worker.tools import ToolOutcome
 
 Write = Callable[[str, Mapping[str, Any]], object]

@@ -27,8 +27,8 @@ from managed_agents.vault.v1.injections_pb2 import (
 )
 from services.worker.runner.secrets.scrubber import Scrubber
 from services.worker.sandbox.egress import parse_rule
+from services.worker.sandbox.placeholders import Placeholder, SecretsUnavailable
 from services.worker.sandbox.replacing import Replacer
-from services.worker.sandbox.secrets import Placeholder, SecretsUnavailable
 from services.worker.sandbox.spellings import spellings
 
 if TYPE_CHECKING:
