@@ -27,7 +27,7 @@ from tests.support.platform import Platform, running_platform
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 REQUEST_SECONDS = 15
-EXAMPLES_EACH = 12
+EXAMPLES_EACH = 6
 KEY = "ma_configured_key_of_the_document"
 # Some of the requests make and delete keys: this one stays, whatever becomes of those.
 ENVIRONMENT = {"MANAGED_AGENTS_API_KEY": KEY, "MANAGED_AGENTS_INBOUND_RATE_LIMIT": "off"}
