@@ -288,7 +288,9 @@ def one_of_each(url: str) -> dict[str, str]:
 
         agent = made("/v1/agents", {"name": "plain", "model": "default", "system": "s"})
         environment = made("/v1/environments", {"name": "plain", "config": {"type": "cloud"}})
-        session = made("/v1/sessions", {"agent": agent, "resources": [REPOSITORY]})
+        session = made(
+            "/v1/sessions", {"agent": agent, "resources": [{**REPOSITORY, "mount_path": "/workspace/plain"}]}
+        )
         vault = made("/v1/vaults", VAULT)
         skill = made("/v1/skills", package("plain-skill"))
         store = made("/v1/memory_stores", STORE)
