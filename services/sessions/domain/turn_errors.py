@@ -27,14 +27,14 @@ class ToolCallNotPending(InvalidArgument):
 
     def __init__(self, field: str, named: str, pending: Sequence[str]) -> None:
         waiting = ", ".join(pending) if pending else "none"
-        told = f"names no call that waits for this kind of answer. Waiting calls: {waiting}."
+        told = "names no call that waits for this kind of answer."
         if named in pending:
             told = (
                 "names a call that waits for another kind of answer: user.custom_tool_result for a tool of yours, "
                 "user.tool_confirmation for any other that asks."
             )
         super().__init__(
-            f"{field} {named} {told}",
+            f"{field} {named} {told} Waiting calls: {waiting}.",
             field=field,
             named=named,
             details=orjson.dumps({"pending_event_ids": list(pending)}).decode(),
