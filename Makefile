@@ -55,6 +55,10 @@ test-unit: setup ## Run the tests that need no server
 faults: setup ## Kill and pause everything 200 times under 50 sessions, take each server away for a minute
 	@$(BIN)/python -m pytest tests/faults --kills 200 --sessions 50 --outage 60
 
+.PHONY: document
+document: setup ## Try every bound of every field that the API document names, a few minutes
+	@$(BIN)/python -m pytest tests/integration/gateway/test_document_holds.py --whole-document
+
 .PHONY: bench
 bench: setup ## Measure a platform of its own (ARGS="--runs 3", "--quick", "--growth")
 	@$(BIN)/python -m bench $(ARGS)

@@ -42,6 +42,12 @@ class Client:
         async with self._session.post(self._base + path, data=orjson.dumps(document), headers=headers) as answer:
             return orjson.loads(await _body(answer))
 
+    async def upload(self, content: bytes, name: str) -> str:
+        form = aiohttp.FormData()
+        form.add_field("file", content, filename=name, content_type="application/octet-stream")
+        async with self._session.post(f"{self._base}/v1/files", data=form) as answer:
+            return orjson.loads(await _body(answer))["id"]
+
     async def agent(self, name: str = "bench") -> str:
         document = {"name": name, "model": "bench", "system": "You are measured.", "tools": _TOOLS}
         return (await self.post("/v1/agents", document))["id"]

@@ -21,9 +21,9 @@ async def by_sessions(client: Client, platform: Platform) -> list[Row]:
 
 
 async def by_events(client: Client, platform: Platform) -> list[Row]:
-    """100 to 20,000 events in one session."""
+    """100 to 100,000 events in one session."""
     agent, rows = await client.agent(), []
-    for size in (100, 1000, 5000, 20_000):
+    for size in (100, 1000, 10_000, 100_000):
         session = await client.session(agent)
         await client.fill(session, size)
         await platform.settle()

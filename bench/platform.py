@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from kit.testing import await_until, free_port
@@ -25,7 +26,9 @@ _UP = [sys.executable, "-c", "from cli.main import main; main()", "up"]
 class Platform:
     """One platform in a folder that is thrown away; `start` and `stop` may be repeated, the data stays."""
 
-    def __init__(self) -> None:
+    def __init__(self, servers: Mapping[str, str] | None = None) -> None:
+        """`servers` names external ones by the settings that address them; without it the platform starts its own."""
+        self._servers = dict(servers or {})
         self.port = free_port()
         self._folder = Path(tempfile.mkdtemp(prefix="bench-"))
         self._model = subprocess.Popen(
@@ -44,6 +47,7 @@ class Platform:
             "MANAGED_AGENTS_MODEL_API_KEY": "none",
             "MANAGED_AGENTS_MODEL": "bench",
         }
+        environment |= self._servers
         command = [*_UP, "--port", str(self.port), "--data-dir", str(self._folder / "data"), "--json"]
         began = time.perf_counter()
         with open(self._folder / "up.log", "ab") as log:

@@ -35,13 +35,20 @@ class Api:
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         return await self._ask("POST", path, content=orjson.dumps(body), headers={"content-type": "application/json"})
 
+    async def delete(self, path: str, **query: str) -> dict[str, Any]:
+        return await self._ask("DELETE", path, params=query)
+
     async def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         try:
             answer = await self._client.request(method, path, **options)
         except httpx2.HTTPError as error:
-            raise CommandFailed(f"{method} {path} failed: {error or type(error).__name__}.") from error
+            told = str(error).rstrip(".") or type(error).__name__
+            raise CommandFailed(f"{method} {path} at {self._client.base_url} failed: {told}.") from error
         if answer.is_error:
-            raise CommandFailed(f"{method} {path} was refused with {answer.status_code}: {_message(answer.content)}")
+            told = f"{method} {path} was refused with {answer.status_code}: {_message(answer.content)}"
+            if answer.status_code == 401:
+                told += " Commands take the key from MANAGED_AGENTS_API_KEY."
+            raise CommandFailed(told)
         try:
             return dict(orjson.loads(answer.content))
         except (orjson.JSONDecodeError, TypeError, ValueError):

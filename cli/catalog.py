@@ -82,6 +82,7 @@ def _environment(service: str, folder: DataFolder, servers: Servers, *, host: st
             own["API_KEY"] = key
     named = {PREFIX + name: value for name, value in own.items()}
     if service == "vault":
-        keys = config.secret_key() or {f"{PREFIX}SECRET_KEY_FILE": str(folder.secret_key)}
+        # The folder's own key is only read where no other is named.
+        keys = {f"{PREFIX}SECRET_KEY_FILE": str(folder.secret_key), **config.secret_key()}
         return {**config.everything(), **named, **keys}
     return {**config.common(), **named}

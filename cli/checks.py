@@ -86,8 +86,9 @@ async def check_port(options: Options, runtime: dict[str, Any] | None) -> Findin
 
 def check_data_folder(options: Options, *, running: bool) -> Finding:
     folder = options.data_dir.expanduser().absolute()
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    existing = folder
     try:
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
         with tempfile.TemporaryFile(dir=existing) as probe:
             probe.write(b"x")
     except OSError as error:
@@ -97,7 +98,8 @@ def check_data_folder(options: Options, *, running: bool) -> Finding:
     if holder := DataFolder(folder).holder():
         told += f", in use by pid {holder}"
         if not running:
-            return failed("data directory", told, f"Stop the platform with pid {holder}, or name another --data-dir.")
+            advice = "Name the --port of that platform, or stop it, or name another --data-dir."
+            return failed("data directory", told, advice)
     if free < _LEAST_FREE_BYTES:
         return warning("data directory", told, "Free some space: the database stops writing when the disk is full.")
     return ok("data directory", told)
@@ -147,7 +149,7 @@ def _check_embedded(
     """Start it for a moment: on the platform's own data where there is some, else in a folder that goes again."""
     own = options.data_dir.expanduser().absolute()
     with tempfile.TemporaryDirectory(prefix="ma-doctor-") as spare:
-        server = make(own if make(own).data_dir.exists() else Path(spare))
+        server = make(own if os.path.isdir(make(own).data_dir) else Path(spare))
         began = time.monotonic()
         try:
             running = server.pid() is not None

@@ -19,6 +19,7 @@ _PARTICULAR = {
     "COST_PROFILE",
     "DATABASE_URL",
     "DATA_DIR",
+    "FORMER_SECRET_KEY",
     "HOST",
     "INTERNAL_TOKEN_FILE",
     "LISTEN",
@@ -51,8 +52,14 @@ def cost_profile() -> str:
 
 def secret_key() -> dict[str, str]:
     """The vault's master secret as the operator gave it; empty when the data folder's own key is to be used."""
-    names = (f"{PREFIX}SECRET_KEY", f"{PREFIX}SECRET_KEY_FILE")
+    names = (f"{PREFIX}SECRET_KEY", f"{PREFIX}SECRET_KEY_FILE", f"{PREFIX}FORMER_SECRET_KEY")
     return {name: os.environ[name] for name in names if os.environ.get(name)}
+
+
+def vault() -> tuple[str, str]:
+    """Address of a vault elsewhere and the file with its token, where the operator names them."""
+    read = os.environ.get
+    return read(f"{PREFIX}VAULT_ADDRESS", ""), read(f"{PREFIX}INTERNAL_TOKEN_FILE", "")
 
 
 def common() -> dict[str, str]:
@@ -68,7 +75,7 @@ def everything() -> dict[str, str]:
 def _is_common(name: str) -> bool:
     if name.startswith(PREFIX):
         own = name.removeprefix(PREFIX)
-        return own not in _PARTICULAR and not own.startswith("MODEL") and not own.endswith("_ADDRESS")
+        return own not in _PARTICULAR and not own.startswith(("MODEL", "S3_")) and not own.endswith("_ADDRESS")
     return name in _COMMON or name.startswith(_COMMON_PREFIXES)
 
 

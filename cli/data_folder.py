@@ -6,6 +6,7 @@ inherited by every service, so a new `up` can tell when the last one of a killed
 
 import contextlib
 import hashlib
+import json
 import os
 import secrets
 import signal
@@ -33,6 +34,11 @@ class DataFolder:
     @property
     def secret_key(self) -> Path:
         return self.path / "secret.key"
+
+    def first_secret(self) -> bytes:
+        """The secret that the key began with, whatever versions it has by now."""
+        content = self.secret_key.read_bytes().strip()
+        return str(json.loads(content)["versions"][0]["secret"]).encode() if content.startswith(b"{") else content
 
     @property
     def internal_token(self) -> Path:

@@ -15,6 +15,7 @@ _STYLES = {"user": "cyan", "agent": "green", "tool": "yellow", "result": "yellow
 _SILENT = {
     "session.thread_status_running",
     "session.thread_status_idle",
+    "session.thread_status_rescheduled",
     "span.model_request_start",
     "span.model_request_end",
     "session.usage",

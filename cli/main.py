@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+from cli import keys
+
 app = typer.Typer(
     name="managed-agents",
     help="A platform that runs AI agents on your own machines.",
@@ -23,6 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="markdown",
 )
+app.add_typer(keys.app, name="keys")
 
 Port = Annotated[
     int,
@@ -32,7 +35,7 @@ Host = Annotated[
     str,
     typer.Option(
         envvar="MANAGED_AGENTS_HOST",
-        help="Address to listen on. Beyond this machine (0.0.0.0), set MANAGED_AGENTS_API_KEY too.",
+        help="Address to listen on. Beyond this machine (0.0.0.0), make an API key: `managed-agents keys create`.",
     ),
 ]
 DataDir = Annotated[
@@ -127,7 +130,7 @@ def up(
         await for_ever()
 
     _warn_if_open(host)
-    _finish(asyncio.run(_told(serve(options, say=say, work=announce))))
+    finish(asyncio.run(told(serve(options, say=say, work=announce))))
 
 
 @app.command(
@@ -157,7 +160,7 @@ def demo(
         host=host, port=port, data_dir=data_dir, database_url=config.database_url(), nats_url=config.nats_url()
     )
     work = run(options, task=task or TASK, keep_serving=keep_serving, as_json=as_json, say=say)
-    _finish(asyncio.run(_told(work)))
+    finish(asyncio.run(told(work)))
 
 
 @app.command(epilog="Examples: `managed-agents doctor` · `managed-agents doctor --port 8080 --json`")
@@ -172,23 +175,26 @@ def doctor(
     """Say what works on this machine, and what to do about what does not.
 
     Looks at Python, port, data folder, database, NATS, sandbox, model vendor, list prices and clock, each by trying
-    it. Ends with code 1 when something keeps `up` from working.
+    it. Ends with code 1 when something keeps the platform from starting.
     """
     from cli.doctor import run
     from cli.supervisor import Options
 
     options = Options(host=host, port=port, data_dir=data_dir, database_url=database_url, nats_url=nats_url)
-    _finish(asyncio.run(_told(run(options, as_json=as_json))))
+    finish(asyncio.run(told(run(options, as_json=as_json))))
 
 
 def _warn_if_open(host: str) -> None:
     from cli import config
 
     if host not in ("127.0.0.1", "::1", "localhost") and config.api_key() is None:
-        say(f"Warning: whoever can reach {host} may use this platform. Set MANAGED_AGENTS_API_KEY to ask for a key.")
+        say(
+            f"Warning: while there is no API key, whoever can reach {host} may use this platform. Make one with "
+            "`managed-agents keys create`, or set MANAGED_AGENTS_API_KEY: then every request needs a key."
+        )
 
 
-async def _told(command: Awaitable[int | None]) -> int:
+async def told(command: Awaitable[int | None]) -> int:
     """Run a command and turn its plain reasons into a message and an exit code."""
     from cli.errors import CannotStart, CommandFailed
 
@@ -203,7 +209,7 @@ async def _told(command: Awaitable[int | None]) -> int:
         return 1
 
 
-def _finish(code: int) -> None:
+def finish(code: int) -> None:
     if code:
         raise typer.Exit(code)
 

@@ -14,8 +14,8 @@ async def check_model(runtime: dict[str, Any] | None) -> tuple[Finding, str | No
     vendor, base, key = model["vendor"], model["base_url"].rstrip("/"), model["api_key"]
     saved = next(iter((runtime or {}).get("models") or []), {}).get("provider", vendor)
     if saved != vendor:
-        # The environment only fills in settings that nobody saved.
-        return ok("model", f"{saved}, from the saved settings of the running platform"), None
+        # It was started with other variables, or settings were saved, which win over variables; its key is its own.
+        return ok("model", f"{saved}, as the running platform tells (not tried)"), None
     if vendor == "demo":
         advice = (
             "Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or MANAGED_AGENTS_MODEL_VENDOR, MANAGED_AGENTS_MODEL_BASE_URL"

@@ -83,8 +83,7 @@ class Foundation:
 
     def _password(self, role: str) -> str:
         """The same at each start, known only to whoever reads the data folder's key."""
-        key = self._folder.secret_key.read_bytes().strip()
-        return hmac.digest(key, f"database role {role}".encode(), hashlib.sha256).hex()
+        return hmac.digest(self._folder.first_secret(), f"database role {role}".encode(), hashlib.sha256).hex()
 
 
 def _prepare(administrator: str) -> None:

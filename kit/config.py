@@ -93,6 +93,8 @@ class BaseServiceSettings(_Declared):
     internal_token_file: Path | None = None
     supervisor_fd: int | None = None
     grace_seconds: float = 20.0
+    # Comma-separated hosts, or host:port, that may be private addresses though somebody else names them.
+    allowed_private_hosts: str = ""
 
     def internal_token(self) -> str | None:
         """The token that calls between services carry; None where no file is configured."""

@@ -42,7 +42,7 @@ from kit.telemetry import log
 Action = Callable[[], Awaitable[Any] | Any]
 Work = Callable[[], Coroutine[Any, Any, Any]] | Coroutine[Any, Any, Any]
 
-# NATS over WebSockets is the one thing that anybody here would load it for.
+# The client of NATS would load it for WebSockets, which nobody here opens; who needs it loads it by himself.
 _UNUSED = ("aiohttp",)
 # gRPC's newer I/O threads hand each message over twice more; without them a hop takes half the time and CPU
 # (bench/FINDINGS.md). gRPC reads it as it is loaded, so it must stand before any import of it.
@@ -143,13 +143,15 @@ class Service:
             self.failed.set_result(error)
 
 
-def main(module: str) -> NoReturn:
+def main(module: str, *, uses_nats: bool = True) -> NoReturn:
     """Load a module and run what its `build` makes."""
     # What is loaded now stays for good: looking through it for garbage would be a fifth of the start.
     gc.disable()
     os.environ.setdefault("GRPC_EXPERIMENTS", _GRPC_EXPERIMENTS)
-    with without(*_UNUSED):
-        build = importlib.import_module(module).build
+    if uses_nats:
+        with without(*_UNUSED):
+            importlib.import_module("kit.nats")
+    build = importlib.import_module(module).build
     gc.freeze()
     gc.enable()
     run(build)

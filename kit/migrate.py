@@ -7,12 +7,15 @@ that start together queue at an advisory lock; the later ones find nothing left 
 change: its checksum is kept and compared. A file that waits longer than 4 s for a lock is rolled back and tried again,
 so a migration never stalls the traffic behind it. A first line `-- no-transaction` is for statements that refuse to
 run in one (CREATE INDEX CONCURRENTLY); such a file holds exactly one statement and must be safe to repeat.
+
+After the files, every table that has a `workspace_id` is put under row-level security; see `kit.tenancy`.
 """
 
 import asyncio
 import hashlib
 import re
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, LiteralString, cast
@@ -22,6 +25,7 @@ from psycopg import sql
 
 from kit.config import SecretStr, reveal
 from kit.telemetry import log
+from kit.tenancy import EVERY_WORKSPACE, SETTING, protect, unprotected, warn_if_above
 
 _FILE_NAME = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 _NO_TRANSACTION = "-- no-transaction"
@@ -62,6 +66,9 @@ async def migrate(dsn: str | SecretStr, schema: str, folder: Path) -> list[str]:
         waiting = [migration for migration in migrations if migration.name not in applied]
         for migration in waiting:
             await _apply(connection, schema, migration)
+        for table in await unprotected(connection, schema):
+            await _patiently(lambda table=table: protect(connection, table), schema, f"security of {table}")
+        await warn_if_above(connection)
         return [migration.name for migration in waiting]
 
 
@@ -115,20 +122,28 @@ async def _enter_schema(connection: psycopg.AsyncConnection[Any], schema: str) -
     if await found.fetchone() is None:
         await connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name))
     await connection.execute(sql.SQL("SET search_path TO {}").format(name))
+    # Files change rows of every workspace.
+    set_workspace = sql.SQL("SELECT set_config({}, {}, false)")
+    await connection.execute(set_workspace.format(sql.Literal(SETTING), sql.Literal(EVERY_WORKSPACE)))
     await connection.execute(sql.SQL("SET lock_timeout TO {}").format(sql.Literal(f"{_LOCK_SECONDS * 1000:.0f}ms")))
 
 
 async def _apply(connection: psycopg.AsyncConnection[Any], schema: str, migration: _Migration) -> None:
+    await _patiently(lambda: _run(connection, migration), schema, migration.name)
+    log.info("migration applied", schema=schema, migration=migration.name)
+
+
+async def _patiently(change: Callable[[], Awaitable[None]], schema: str, name: str) -> None:
+    """Try a change again that waited too long for a lock."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            await _run(connection, migration)
+            await change()
         except psycopg.errors.LockNotAvailable:
             if attempt == _ATTEMPTS:
                 raise
-            log.warning("migration waits for a lock", schema=schema, migration=migration.name, attempt=attempt)
+            log.warning("migration waits for a lock", schema=schema, migration=name, attempt=attempt)
             await asyncio.sleep(attempt)
         else:
-            log.info("migration applied", schema=schema, migration=migration.name)
             return
 
 

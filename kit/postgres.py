@@ -8,7 +8,9 @@
 
 A transaction commits at the end of its block and rolls back on any exception. `read()` runs each statement on its own.
 `workspace_id` is bound into the parameters of every statement here and nowhere else. Work that spans tenants (claims,
-sweeps, the relay) says so by `platform_transaction()` or `platform_read()`.
+sweeps, the relay) says so by `platform_transaction()` or `platform_read()`. Beneath that, the server itself shows and
+takes rows of one workspace only (`kit.tenancy`): each connection says whose work it does, and says it anew only when
+that is another's than the last one's. Connections are handed out to whom they served last, so one tenant pays nothing.
 
 Failures: a lost conflict is WriteConflict; whatever another attempt may cure (connection lost, none free in time,
 server starting or full) is Unavailable with a delay. All other errors of the driver pass unchanged, so a store can map
@@ -19,9 +21,10 @@ restart of the server costs a short wait. After a cancelled block the connection
 import asyncio
 import select
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
-from typing import Any, LiteralString, TypeVar, overload
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
+from functools import lru_cache
+from typing import Any, LiteralString, TypeVar, cast, overload
 
 import psycopg
 from psycopg import pq
@@ -30,7 +33,8 @@ from psycopg.rows import class_row, tuple_row
 
 from kit.config import SecretStr, reveal
 from kit.errors import Internal, Unavailable, WriteConflict
-from kit.telemetry import log, register_secret
+from kit.telemetry import log, register_secret, untraced
+from kit.tenancy import EVERY_WORKSPACE, SETTING
 
 T = TypeVar("T")
 Params = Mapping[str, Any]
@@ -38,6 +42,15 @@ Params = Mapping[str, Any]
 _BEGIN = "BEGIN"
 # One round trip; only this transaction may be lost in a power cut, never an earlier or a later one.
 _BEGIN_RELAXED = "BEGIN; SET LOCAL synchronous_commit TO off"
+# As many connections are opened before one is made to serve another tenant than before: one for the platform's own
+# work and one for the only tenant of most installations.
+_KEPT_APART = 2
+
+
+class _Connection(psycopg.AsyncConnection[Any]):
+    """A connection that knows whose rows the server lets it see; None where that is not certain."""
+
+    workspace: str | None = EVERY_WORKSPACE
 
 
 class Tx:
@@ -124,11 +137,13 @@ class Database:
         given = conninfo_to_dict(self._dsn)
         register_secret(str(given.get("password") or ""))
         self._acquire_seconds = acquire_seconds
-        self._idle: list[psycopg.AsyncConnection[Any]] = []
+        self._idle: list[_Connection] = []
+        self._open = 0
         self._slots = asyncio.Semaphore(max_connections)
         self._closed = True
         limits = {
             "search_path": schema,
+            SETTING: EVERY_WORKSPACE,
             "statement_timeout": f"{statement_seconds * 1000:.0f}",
             "lock_timeout": f"{lock_seconds * 1000:.0f}",
             "idle_in_transaction_session_timeout": f"{idle_in_transaction_seconds * 1000:.0f}",
@@ -147,47 +162,57 @@ class Database:
         """Close the connections; one in use is closed by its user's release. Safe to repeat."""
         self._closed = True
         while self._idle:
+            self._open -= 1
             await self._idle.pop().close()
 
     @asynccontextmanager
     async def transaction(self, workspace_id: str, *, relaxed: bool = False) -> AsyncIterator[Tx]:
         """A tenant's transaction. `relaxed` commits without waiting for the disk: a power cut may lose this one."""
-        async with self._transaction(workspace_id, relaxed) as tx:
+        async with self._transaction(workspace_id, relaxed, workspace_id) as tx:
             yield tx
 
     @asynccontextmanager
     async def read(self, workspace_id: str) -> AsyncIterator[Tx]:
         """A tenant's reads, each statement on its own."""
-        async with self._borrow() as connection:
+        async with self._borrow(workspace_id) as connection:
+            await _serve(connection, workspace_id)
             yield Tx(connection, workspace_id)
 
     @asynccontextmanager
     async def statements(self, workspace_id: str) -> AsyncIterator[Tx]:
         """A tenant's writes where each statement is a whole transaction of its own: saves BEGIN and COMMIT."""
-        async with self._borrow() as connection:
+        async with self._borrow(workspace_id) as connection:
+            await _serve(connection, workspace_id)
             yield Tx(connection, workspace_id)
 
     @asynccontextmanager
-    async def platform_transaction(self, *, relaxed: bool = False) -> AsyncIterator[Tx]:
-        """A transaction over all tenants, for claims, sweeps and the relay only."""
-        async with self._transaction(None, relaxed) as tx:
+    async def platform_transaction(
+        self, *, relaxed: bool = False, within: Collection[str] | None = None
+    ) -> AsyncIterator[Tx]:
+        """A transaction over all tenants, for claims, sweeps and the relay only.
+
+        `within` names the workspaces that it is known to stay in: of a single one the server shows no other's rows.
+        """
+        async with self._transaction(None, relaxed, _single(within)) as tx:
             yield tx
 
     @asynccontextmanager
     async def platform_read(self) -> AsyncIterator[Tx]:
         """Reads over all tenants."""
-        async with self._borrow() as connection:
+        async with self._borrow(None) as connection:
+            await _serve(connection, None)
             yield Tx(connection, None)
 
     @asynccontextmanager
-    async def platform_statements(self) -> AsyncIterator[Tx]:
-        """Writes over all tenants where each statement is a whole transaction of its own."""
-        async with self._borrow() as connection:
+    async def platform_statements(self, *, within: Collection[str] | None = None) -> AsyncIterator[Tx]:
+        """Writes over all tenants where each statement is a whole transaction of its own; `within` as above."""
+        async with self._borrow(_single(within)) as connection:
+            await _serve(connection, _single(within))
             yield Tx(connection, None)
 
-    async def connect(self) -> psycopg.AsyncConnection[Any]:
-        """A dedicated connection, in autocommit, with this database's settings: for hot loops that own one."""
-        connection = await psycopg.AsyncConnection.connect(
+    async def connect(self) -> _Connection:
+        """A dedicated connection, in autocommit, with this database's settings, for the platform's own hot loops."""
+        connection = await _Connection.connect(
             self._dsn,
             autocommit=True,
             prepare_threshold=1,
@@ -199,9 +224,16 @@ class Database:
         return connection
 
     @asynccontextmanager
-    async def _transaction(self, workspace_id: str | None, relaxed: bool) -> AsyncIterator[Tx]:
-        async with self._borrow() as connection:
-            await connection.execute(_BEGIN_RELAXED if relaxed else _BEGIN)
+    async def _transaction(self, workspace_id: str | None, relaxed: bool, shown: str | None) -> AsyncIterator[Tx]:
+        async with self._borrow(shown) as connection:
+            wanted = _wanted(shown)
+            begin = _BEGIN_RELAXED if relaxed else _BEGIN
+            if connection.workspace != wanted:
+                # Until this is committed nobody knows what the connection will be left with.
+                begin, connection.workspace = f"{begin}; {_setting(wanted)}", None
+            # Untraced where it names the workspace, which has no place in a span.
+            with untraced() if begin not in (_BEGIN, _BEGIN_RELAXED) else nullcontext():
+                await connection.execute(cast(LiteralString, begin))
             try:
                 yield Tx(connection, workspace_id)
             except Exception:
@@ -212,11 +244,12 @@ class Database:
             ended = await connection.execute("COMMIT")
             if ended.statusmessage != "COMMIT":
                 raise Internal("A statement failed inside a transaction that went on; nothing of it was stored.")
+            connection.workspace = wanted
 
     @asynccontextmanager
-    async def _borrow(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    async def _borrow(self, workspace_id: str | None) -> AsyncIterator[_Connection]:
         try:
-            connection = await self._acquire()
+            connection = await self._acquire(_wanted(workspace_id))
         except psycopg.Error as error:
             raise _translated(error) or error from error
         intact = False
@@ -236,7 +269,7 @@ class Database:
         finally:
             await self._release(connection, intact)
 
-    async def _acquire(self) -> psycopg.AsyncConnection[Any]:
+    async def _acquire(self, wanted: str) -> _Connection:
         deadline = time.monotonic() + self._acquire_seconds
         if self._slots.locked():
             try:
@@ -247,23 +280,33 @@ class Database:
         else:
             await self._slots.acquire()
         try:
-            while self._idle:
-                connection = self._idle.pop()
+            while (connection := self._take(wanted)) is not None:
                 if _is_alive(connection):
                     return connection
+                self._open -= 1
                 await connection.close()
             return await self._connect_until(deadline)
         except BaseException:
             self._slots.release()
             raise
 
-    async def _connect_until(self, deadline: float) -> psycopg.AsyncConnection[Any]:
+    def _take(self, wanted: str) -> _Connection | None:
+        """The last used connection of whom it is for, else any; None where a new one is to be opened."""
+        idle = self._idle
+        for index in range(len(idle) - 1, -1, -1):
+            if idle[index].workspace == wanted:
+                return idle.pop(index)
+        return idle.pop() if idle and self._open >= _KEPT_APART else None
+
+    async def _connect_until(self, deadline: float) -> _Connection:
         pause = 0.05
         while True:
             if self._closed:
                 raise Unavailable("This process has no open database now.")
             try:
-                return await self.connect()
+                connection = await self.connect()
+                self._open += 1
+                return connection
             except psycopg.OperationalError as error:
                 if time.monotonic() + pause > deadline:
                     log.warning("database can't be reached", error=str(error), schema=self.schema)
@@ -271,15 +314,46 @@ class Database:
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.5)
 
-    async def _release(self, connection: psycopg.AsyncConnection[Any], intact: bool) -> None:
+    async def _release(self, connection: _Connection, intact: bool) -> None:
         try:
             usable = intact and not self._closed and not connection.closed
             if usable and connection.pgconn.transaction_status == pq.TransactionStatus.IDLE:
                 self._idle.append(connection)
             else:
+                self._open -= 1
                 await connection.close()
         finally:
             self._slots.release()
+
+
+def _single(within: Collection[str] | None) -> str | None:
+    """The workspace that the server can be told for platform work, if it is one."""
+    return next(iter(within)) if within is not None and len(within) == 1 else None
+
+
+def _wanted(workspace_id: str | None) -> str:
+    """What the server is told for a tenant, or for the platform's own work."""
+    if workspace_id is None:
+        return EVERY_WORKSPACE
+    if workspace_id == EVERY_WORKSPACE:
+        raise Internal("The work of a tenant named every workspace.")
+    return workspace_id
+
+
+async def _serve(connection: _Connection, workspace_id: str | None) -> None:
+    """Have the server show the rows of this workspace to statements that are transactions of their own."""
+    wanted = _wanted(workspace_id)
+    if connection.workspace != wanted:
+        connection.workspace = None
+        with untraced():
+            await connection.execute(cast(LiteralString, _setting(wanted)))
+        connection.workspace = wanted
+
+
+@lru_cache(maxsize=1024)
+def _setting(workspace: str) -> str:
+    quoted = workspace.replace("'", "''")
+    return f"SET {SETTING} TO '{quoted}'"
 
 
 def _is_alive(connection: psycopg.AsyncConnection[Any]) -> bool:

@@ -22,6 +22,8 @@ _LOOKS_SECRET = re.compile(
     r"(?P<keep>\b(?:Bearer|Basic)\s+|\b[a-z][a-z0-9+.-]*://(?:[^\s/@:\"]*:)?)"
     r"(?:(?<=://)[^\s/@\"]+(?=@)|(?<=:)(?<!://)[^\s/@\"]+(?=@)|(?<=\s)[A-Za-z0-9._~+/=-]{8,})"
     r"|\bsk-[A-Za-z0-9_-]{16,}"
+    # Keys of this platform: an API's and a worker's.
+    r"|\b(?:ma|mawk)_[A-Za-z0-9]{32,}"
 )
 _SHORTEST_SECRET = 6
 _secrets: dict[str, None] = {}

@@ -126,7 +126,11 @@ class SharedServer(abc.ABC):
             )
 
     def _log_mark(self) -> int:
-        return self.log_path.stat().st_size if self.log_path.exists() else 0
+        try:
+            return self.log_path.stat().st_size
+        except OSError:
+            # Not there yet, or not ours to see: who starts the server is told then.
+            return 0
 
     def _failed(self, doing: str, log_mark: int) -> EmbeddedServerError:
         with contextlib.suppress(OSError), open(self.log_path, "rb") as log:

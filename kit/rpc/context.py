@@ -32,6 +32,10 @@ class CallContext:
     principal_id: str = ""
     published_contract: bool = False
     deadline: float | None = None
+    # What the caller may do; empty for processes of the platform.
+    role: str = ""
+    # Of a `worker`, which reaches nothing else.
+    environment_id: str = ""
     wire: bytes = field(default=b"", repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -41,6 +45,8 @@ class CallContext:
                 request_id=self.request_id,
                 principal_id=self.principal_id,
                 published_contract=self.published_contract,
+                role=self.role,
+                environment_id=self.environment_id,
             ).SerializeToString()
             object.__setattr__(self, "wire", encoded)
 
@@ -99,5 +105,12 @@ def parse_context(encoded: bytes | None, remaining_seconds: float | None) -> Cal
         wire.request_id = new_id("req")
         encoded = wire.SerializeToString()
     return CallContext(
-        wire.workspace_id, wire.request_id, wire.principal_id, wire.published_contract, deadline, encoded
+        wire.workspace_id,
+        wire.request_id,
+        wire.principal_id,
+        wire.published_contract,
+        deadline,
+        wire.role,
+        wire.environment_id,
+        encoded,
     )

@@ -18,6 +18,7 @@ Handlers can't tell the difference; those of unary rpcs get no context object of
 import asyncio
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -33,6 +34,10 @@ from kit.telemetry import register_secret, tracing
 from managed_agents.rpc.v1.exchange_pb2_grpc import add_ExchangeServiceServicer_to_server
 
 __all__ = ["CallContext", "Server", "current_context"]
+
+# How long a refused stream of requests may go on, and how long a pause in it is.
+_HEARD_OUT_SECONDS = 10.0
+_PAUSE_SECONDS = 0.25
 
 S = TypeVar("S")
 Metadata = Mapping[str, Any]
@@ -111,7 +116,7 @@ class Server:
             )
         else:
             behaviour = handler.stream_unary if handler.request_streaming else handler.unary_unary
-            wrapped = self._single(method, behaviour)
+            wrapped = self._single(method, behaviour if not handler.request_streaming else _heard_out(behaviour))
             make = (
                 grpc.stream_unary_rpc_method_handler
                 if handler.request_streaming
@@ -166,6 +171,27 @@ class Server:
         trailing = ((DETAILS_KEY, encoded),) if encoded else ()
         await rpc.abort(code, message, trailing)
         raise AssertionError("abort returned")
+
+
+def _heard_out(behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """A handler of a stream of requests whose refusal waits until nothing more comes, or nothing for a moment.
+
+    A caller whose message meets the end of its call is told by its own gRPC of an internal error, in place of what
+    the handler said.
+    """
+
+    async def call(requests: AsyncIterator[Any], rpc: grpc.aio.ServicerContext) -> Any:
+        try:
+            return await behaviour(requests, rpc)
+        except Exception:
+            with suppress(Exception):
+                async with asyncio.timeout(_HEARD_OUT_SECONDS):
+                    left = aiter(requests)
+                    while True:
+                        await asyncio.wait_for(anext(left), _PAUSE_SECONDS)
+            raise
+
+    return call
 
 
 class _Recorder:

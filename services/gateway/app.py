@@ -7,6 +7,7 @@ import contextlib
 import math
 import socket
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -17,12 +18,15 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from kit import lifecycle, telemetry
+from kit.buffers import keep_buffers
 from kit.config import ConfigError, load
 from kit.nats import connect as connect_nats
 
 from .admission.compatibility import Compatibility
 from .admission.credentials import Authenticator
 from .admission.hosts import is_loopback
+from .admission.keyring import KeyRing
+from .admission.limits import RateLimiter
 from .clients import Clients, connect
 from .config import GatewaySettings
 from .operation import Operation
@@ -30,9 +34,11 @@ from .operation.dispatch import build_routes, no_route
 from .operation.docs import page as reference_page
 from .operation.openapi import document
 from .operation.shell import Shell
-from .routes import agents, environments, models, outcomes, sessions
+from .routes import agents, environments, files, memory_stores, models, outcomes, resources, sessions, skills, vaults
 from .routes.console import PATH, console, dashboard
 from .routes.events import EventRoutes
+from .routes.keys import KeyRoutes
+from .routes.mcp import McpRoutes
 from .routes.runs import RunRoutes
 from .routes.runtime import RuntimeRoutes
 from .routes.settings import SettingsRoutes
@@ -50,38 +56,47 @@ def build_version() -> str:
         return "0"
 
 
-def all_operations(settings: GatewaySettings, hub: Hub) -> tuple[Operation, ...]:
+def all_operations(settings: GatewaySettings, hub: Hub, ring: KeyRing | None = None) -> tuple[Operation, ...]:
     """Every route that this build serves."""
-    runtime = RuntimeRoutes(version=build_version(), auth_enabled=settings.api_key is not None)
+    runtime = RuntimeRoutes(version=build_version())
+    configured = settings.api_key.get_secret_value() if settings.api_key else None
     return (
         *agents.OPERATIONS,
         *environments.OPERATIONS,
         *sessions.OPERATIONS,
+        *resources.OPERATIONS,
         *EventRoutes(hub).operations(),
         *RunRoutes(hub).operations(),
         *ThreadRoutes(hub).operations(),
+        *files.OPERATIONS,
+        *skills.OPERATIONS,
         *outcomes.OPERATIONS,
+        *vaults.OPERATIONS,
+        *memory_stores.OPERATIONS,
         *models.OPERATIONS,
         *runtime.operations(),
+        *McpRoutes(hub.nats).operations(),
         *SettingsRoutes(hub.nats).operations(),
+        *KeyRoutes(hub.nats, ring, configured).operations(),
     )
 
 
-def create_app(settings: GatewaySettings, clients: Clients, operations: Sequence[Operation]) -> ASGIApp:
-    """The ASGI application over open clients; starts nothing."""
+def create_app(
+    settings: GatewaySettings, clients: Clients, operations: Sequence[Operation], ring: KeyRing | None = None
+) -> ASGIApp:
+    """The ASGI application over open clients; starts nothing. Without a key ring only the configured key counts."""
     api_key = settings.api_key.get_secret_value() if settings.api_key else None
     if api_key:
         telemetry.register_secret(api_key)
-    authenticator = Authenticator(api_key)
+    authenticator = Authenticator(api_key, ring)
     app = FastAPI(title=TITLE, version=build_version(), docs_url=None, redoc_url=None, redirect_slashes=False)
-    rendered: dict[str, Any] = {}
+
+    @cache
+    def rendered(authentication: bool) -> dict[str, Any]:
+        return document(operations, title=TITLE, version=build_version(), authentication=authentication)
 
     def openapi() -> dict[str, Any]:
-        if not rendered:
-            rendered.update(
-                document(operations, title=TITLE, version=build_version(), authentication=authenticator.enabled)
-            )
-        return rendered
+        return rendered(authenticator.enabled)
 
     async def docs(_request: Request) -> Response:
         return Response(reference_page(openapi()), media_type="text/html")
@@ -98,7 +113,12 @@ def create_app(settings: GatewaySettings, clients: Clients, operations: Sequence
         authenticator=authenticator,
         compatibility=Compatibility(settings.supported_versions()),
         allowed_origins=settings.allowed_origins(),
-        loopback_names_only=not authenticator.enabled and is_loopback(settings.host),
+        limiter=RateLimiter(
+            mode=settings.rate_limit_mode(),
+            reads=settings.inbound_rate_limit_read,
+            writes=settings.inbound_rate_limit_write,
+        ),
+        listens_on_loopback=is_loopback(settings.host),
     )
 
 
@@ -149,6 +169,9 @@ class HttpServer:
             listener = socket.create_server((host, port), family=family, backlog=2048)
         except OSError as error:
             raise ConfigError(f"{host}:{port} can't be listened on: {error.strerror}.") from None
+        # Connections inherit it. Without it a body that follows its headers waits 40 ms for an acknowledgement,
+        # wherever the event loop does not see to it itself.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = listener.getsockname()[1]
         self._task = asyncio.create_task(self._server.serve([listener]), name="http")
         accepting = asyncio.create_task(self._server.accepting.wait())
@@ -174,13 +197,17 @@ class HttpServer:
 async def build() -> lifecycle.Service:
     """Read the settings and join the parts in the order of their start."""
     settings = load(GatewaySettings)
+    keep_buffers()
     service = lifecycle.Service.from_settings("gateway", settings)
     clients = connect(settings.addresses(), token=settings.internal_token(), call_seconds=settings.call_seconds)
     nats = await connect_nats(settings.nats_server(), "gateway")
     hub = Hub(nats, clients.events)
-    server = HttpServer(create_app(settings, clients, all_operations(settings, hub)), settings)
+    ring = KeyRing(clients.keys)
+    await ring.listen(nats)
+    server = HttpServer(create_app(settings, clients, all_operations(settings, hub, ring), ring), settings)
     service.add("clients", stop=clients.close)
     service.add("nats", stop=nats.close)
+    service.add("keys", stop=ring.close)
     service.add_task("streams", hub.run)
     service.add("http", server.start, server.stop)
     # Stopped first: a listener waits for its open streams, so they have to end before it.

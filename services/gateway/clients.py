@@ -15,10 +15,16 @@ from kit.rpc.client import Channel
 from kit.rpc.context import CallContext
 from managed_agents.sessions.v1.agents_pb2_grpc import AgentsServiceStub
 from managed_agents.sessions.v1.environments_pb2_grpc import EnvironmentsServiceStub
+from managed_agents.sessions.v1.files_pb2_grpc import FilesServiceStub
+from managed_agents.sessions.v1.memory_pb2_grpc import MemoryServiceStub
 from managed_agents.sessions.v1.outcomes_pb2_grpc import OutcomesServiceStub
+from managed_agents.sessions.v1.resources_pb2_grpc import ResourcesServiceStub
 from managed_agents.sessions.v1.sessions_pb2_grpc import EventsServiceStub, SessionsServiceStub
+from managed_agents.sessions.v1.skills_pb2_grpc import SkillsServiceStub
 from managed_agents.sessions.v1.threads_pb2_grpc import ThreadsServiceStub
+from managed_agents.vault.v1.keys_pb2_grpc import KeysServiceStub
 from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceStub
+from managed_agents.vault.v1.vaults_pb2_grpc import VaultsServiceStub
 from managed_agents.worker.v1.runner_pb2_grpc import RunnerServiceStub
 
 __all__ = ["CallContext", "Clients", "connect"]
@@ -36,9 +42,15 @@ class Clients:
     environments: Any
     sessions: Any
     events: Any
+    memory: Any
     outcomes: Any
+    files: Any
+    skills: Any
+    resources: Any
     threads: Any
     settings: Any
+    keys: Any
+    vaults: Any
     runner: Any
     channels: list[Channel] = field(default_factory=list)
     health: dict[str, Any] = field(default_factory=dict)
@@ -68,9 +80,15 @@ def connect(addresses: Mapping[str, str], *, token: str | None, call_seconds: fl
         environments=sessions.stub(EnvironmentsServiceStub),
         sessions=sessions.stub(SessionsServiceStub),
         events=sessions.stub(EventsServiceStub),
+        memory=sessions.stub(MemoryServiceStub),
         outcomes=sessions.stub(OutcomesServiceStub),
+        files=sessions.stub(FilesServiceStub),
+        skills=sessions.stub(SkillsServiceStub),
+        resources=sessions.stub(ResourcesServiceStub),
         threads=sessions.stub(ThreadsServiceStub),
         settings=vault.stub(SettingsServiceStub),
+        keys=vault.stub(KeysServiceStub),
+        vaults=vault.stub(VaultsServiceStub),
         runner=runner.stub(RunnerServiceStub),
         channels=list(channels.values()),
         health={name: channel.stub(HealthStub) for name, channel in channels.items()},

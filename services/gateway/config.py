@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kit.config import BaseServiceSettings, Field, SecretStr
+from typing import Literal
+
+from kit.config import BaseServiceSettings, ConfigError, Field, SecretStr
 
 DEFAULT_VERSIONS = ("2023-06-01", "2026-10-21")
 
@@ -22,6 +24,11 @@ class GatewaySettings(BaseServiceSettings):
     # Comma-separated in the environment.
     anthropic_versions: str = ",".join(DEFAULT_VERSIONS)
     cors_origins: str = ""
+    # `on` or `off`; empty: on while requests need a key.
+    inbound_rate_limit: str = ""
+    # Requests of one credential in a minute.
+    inbound_rate_limit_read: int = Field(default=1200, ge=1)
+    inbound_rate_limit_write: int = Field(default=300, ge=1)
     # Seconds that open requests and streams get when the process stops.
     shutdown_seconds: float = Field(default=10.0, gt=0, le=300)
     # Seconds that one call to a service may take.
@@ -30,6 +37,15 @@ class GatewaySettings(BaseServiceSettings):
     def supported_versions(self) -> frozenset[str]:
         """The `anthropic-version` values that are admitted."""
         return frozenset(_split(self.anthropic_versions))
+
+    def rate_limit_mode(self) -> Literal["on", "off"] | None:
+        """Whether inbound requests are limited; None: while requests need a key."""
+        match self.inbound_rate_limit:
+            case "on" | "off" as mode:
+                return mode
+            case "":
+                return None
+        raise ConfigError("MANAGED_AGENTS_INBOUND_RATE_LIMIT should be `on` or `off`, or left out.")
 
     def addresses(self) -> dict[str, str]:
         """Where each service listens, by its name."""

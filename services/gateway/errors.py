@@ -71,9 +71,15 @@ SHAPES: dict[type[DomainError], ErrorShape] = {
 SHAPES_BY_REASON: dict[str, ErrorShape] = {
     "METHOD_NOT_ALLOWED": ErrorShape(405, "invalid_request_error", "invalid_request_error"),
     "REQUEST_TOO_LARGE": ErrorShape(413, "request_too_large", "request_too_large"),
+    "FILE_TOO_LARGE": ErrorShape(413, "request_too_large", "request_too_large"),
+    "FILE_RANGE_NOT_SATISFIABLE": ErrorShape(416, "invalid_request_error", "invalid_request_error"),
     "UNSUPPORTED_MEDIA_TYPE": ErrorShape(415, "invalid_request_error", "invalid_request_error"),
+    "MEMORY_PATH_CONFLICT": ErrorShape(409, "conflict", "memory_path_conflict_error"),
+    "PRECONDITION_FAILED": ErrorShape(409, "conflict", "memory_precondition_failed_error"),
 }
 
+# Refusals whose published shape has its details beside the message.
+DETAILS_BESIDE = frozenset({"memory_path_conflict", "precondition_failed"})
 # The same request may succeed later, so the published client may try again.
 RETRYABLE_CONFLICTS = frozenset({"WRITE_CONFLICT"})
 
@@ -114,6 +120,18 @@ class RequestTooLarge(InvalidArgument):
     reason = "REQUEST_TOO_LARGE"
 
 
+class InvalidFile(InvalidArgument):
+    """The content of an upload is not what it is declared to be."""
+
+    reason = "INVALID_FILE"
+
+
+class InvalidSkillPackage(InvalidArgument):
+    """The upload of a skill breaks a rule that only its form shows."""
+
+    reason = "INVALID_SKILL_PACKAGE"
+
+
 class UnsupportedMediaType(InvalidArgument):
     """The body is not declared as JSON."""
 
@@ -138,6 +156,18 @@ class InvalidCredential(Unauthenticated):
     reason = "INVALID_CREDENTIAL"
 
 
+class WorkspaceMismatch(PermissionDenied):
+    """The workspace header names another workspace than the key's."""
+
+    reason = "WORKSPACE_MISMATCH"
+
+
+class InboundRateLimited(ResourceExhausted):
+    """The credential has spent what it may send in this minute; `limit` is its budget."""
+
+    reason = "INBOUND_RATE_LIMITED"
+
+
 class AmbiguousCredential(Unauthenticated):
     """Both credential headers came on one request."""
 
@@ -160,6 +190,8 @@ class ErrorAnswer:
         error: dict[str, object] = {"type": self.type, "message": self.message, "code": self.code}
         if self.details is not None:
             error["details"] = self.details
+            if self.code in DETAILS_BESIDE and isinstance(self.details, dict):
+                error.update(self.details)
         return orjson.dumps({"type": "error", "error": error, "request_id": request_id})
 
 
@@ -230,6 +262,12 @@ def _headers(shape: ErrorShape, error: DomainError) -> tuple[tuple[str, str], ..
         case 413:
             # The rest of the body is still on its way; nobody is going to read it.
             return (("connection", "close"),)
+        case 416:
+            return (("content-range", f"bytes */{error.metadata.get('size', '*')}"),)
         case 429 | 503:
-            return (("retry-after", str(max(1, math.ceil(error.retry_after_seconds or 1)))),)
+            wait = ("retry-after", str(max(1, math.ceil(error.retry_after_seconds or 1))))
+            limit = error.metadata.get("limit", "")
+            if error.reason != InboundRateLimited.reason or not limit:
+                return (wait,)
+            return (wait, ("x-ratelimit-limit", limit), ("x-ratelimit-remaining", "0"))
     return ()

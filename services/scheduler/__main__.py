@@ -3,4 +3,4 @@
 from kit.lifecycle import main
 
 if __name__ == "__main__":
-    main("services.scheduler.app")
+    main("services.scheduler.app", uses_nats=False)

@@ -9,6 +9,7 @@ import asyncio
 import time
 
 from kit.errors import DomainError
+from kit.idempotency import IdempotencyStore
 from kit.postgres import Tx
 from kit.telemetry import log
 from services.sessions.domain import turn
@@ -18,7 +19,6 @@ from services.sessions.domain.session_state import SessionState, TurnState
 from services.sessions.operations.core import Operations, new_event_id
 from services.sessions.operations.waits import Waits
 from services.sessions.operations.writer import Written
-from services.sessions.store.idempotency import IdempotencyStore
 from services.sessions.store.log import MAX_TAIL, LogStore
 from services.sessions.store.turns import TurnStore
 

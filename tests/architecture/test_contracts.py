@@ -26,6 +26,8 @@ PLATFORM_TABLES = {
     "schema_migrations": "belongs to the schema",
     "master_key_checks": "one row a platform",
     "ticker_leases": "one row a platform",
+    "key_generation": "one row a platform",
+    "sealed_keys": "the data keys of the platform, sealed with its master key",
 }
 
 

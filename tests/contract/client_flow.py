@@ -21,8 +21,6 @@ Case = Callable[["Flow"], Awaitable[None]]
 CASES: dict[str, Case] = {}
 # Parameters of every method, and what is no parameter of the contract.
 COMMON = {"self", "extra_headers", "extra_query", "extra_body", "timeout", "betas"}
-# Mounted resources come with issue 5.
-LATER = ("resources.",)
 TOOLSET = {"type": "agent_toolset_20260401"}
 ASKING = {**TOOLSET, "default_config": {"permission_policy": {"type": "always_ask"}}}
 CUSTOM = {

@@ -18,7 +18,6 @@ from tests.contract.client_flow import (
     ASKING,
     CASES,
     CUSTOM,
-    LATER,
     METHODS,
     TOOLSET,
     WORKSPACE,
@@ -27,12 +26,14 @@ from tests.contract.client_flow import (
     sound,
     user,
 )
+from tests.contract.resource_cases import list_resources
 from tests.contract.thread_cases import list_threads
 from tests.support.api import tool
 from tests.support.platform import Platform
 
 # Importing one of them brings all of their cases.
 assert list_threads is CASES["threads.list"]
+assert list_resources is CASES["resources.list"]
 pytestmark = [pytest.mark.timeout(120)]
 
 
@@ -45,7 +46,7 @@ async def flow(platform: Platform) -> AsyncIterator[Flow]:
         yield Flow(client)
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if not name.startswith(LATER)])
+@pytest.mark.parametrize("method", METHODS)
 async def test_a_method_of_the_client_passes_with_every_parameter(flow: Flow, method: str) -> None:
     assert method in CASES, f"no case for sessions.{method}"
     await CASES[method](flow)

@@ -84,7 +84,7 @@ async def test_a_confirmation_of_a_thread_goes_to_it(flow: Flow, result: str) ->
 
 async def test_one_thread_is_interrupted_and_the_others_work_on(flow: Flow) -> None:
     session_id = await team(flow)
-    sending = asyncio.ensure_future(flow.turn(session_id, starts("LEN:990 DELAY:30", "LEN:30 DELAY:30")))
+    sending = asyncio.ensure_future(flow.turn(session_id, starts("LEN:150 DELAY:30", "LEN:30 DELAY:30")))
 
     async def both() -> Any:
         threads = [each async for each in flow.sessions.threads.list(session_id, statuses=["running"])]

@@ -1,56 +1,108 @@
-"""Authentication: one configured key, off while none is set.
+"""Authentication: who comes in, by one credential, while at least one API key exists.
 
 A credential comes as `x-api-key` or as `Authorization: Bearer`, never as both: two
 sources would let a proxy and this process disagree about who is calling. Keys are
-compared as SHA-256 digests in constant time.
+compared as SHA-256 digests in constant time. There is one configured key at most; all
+others are the vault's, and `keyring.py` knows how long its answers hold. The configured one
+is let in whether or not the vault can be asked.
+
+A credential that says itself that it is a worker's (`mawk_…`) is judged also while no
+API key exists: it narrows what a request may do, and a revoked one must do nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
-from ..errors import AmbiguousCredential, InvalidCredential
+from kit.errors import Unauthenticated, Unavailable
 
-DEFAULT_WORKSPACE = "wrkspc_default"
+from ..errors import AmbiguousCredential, InvalidCredential, WorkspaceMismatch
+from .keyring import KeyRing
+from .principal import ANONYMOUS, CONFIGURED, Principal
 
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Who calls, and whose rows the call may see."""
-
-    id: str
-    workspace_id: str
-
-
-ANONYMOUS = Principal("anonymous", DEFAULT_WORKSPACE)
-CONFIGURED = Principal("key_config_env", DEFAULT_WORKSPACE)
+WORKER_PREFIX = "mawk_"
+WORKSPACE_HEADERS = ("anthropic-workspace-id", "workspace_id")
 
 
 class Authenticator:
     """Turns the headers of a request into a principal."""
 
-    def __init__(self, api_key: str | None) -> None:
+    def __init__(self, api_key: str | None, ring: KeyRing | None = None) -> None:
         self._digest = _digest(api_key) if api_key else None
+        self._ring = ring
 
     @property
     def enabled(self) -> bool:
-        """True while a key is needed."""
-        return self._digest is not None
+        """Whether a key is needed, as far as is known without asking."""
+        return self._digest is not None or (self._ring is not None and self._ring.any_api_key)
 
-    def authenticate(self, headers: Mapping[str, str]) -> Principal:
-        """Name the caller, or refuse with 401."""
-        if self._digest is None:
-            return ANONYMOUS
+    async def settle(self) -> bool:
+        """Whether a key is needed, known recently enough to decide by. Unavailable where nobody can tell."""
+        if self._ring is not None and self._digest is None:
+            await self._ring.settle()
+        return self.enabled
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Principal:
+        """Name the caller, or refuse with 401; to be called once it is settled."""
+        principal = await self._principal(headers)
+        for name in WORKSPACE_HEADERS:
+            wanted = headers.get(name)
+            if wanted is not None and wanted != principal.workspace_id:
+                raise WorkspaceMismatch(
+                    f"The {name} header names another workspace than the one of this caller, "
+                    f"{principal.workspace_id}. Send that one, or leave the header out.",
+                    field=name,
+                )
+        return principal
+
+    def guard(self, headers: Mapping[str, str], end: Callable[[], None]) -> Callable[[], None]:
+        """Have `end` called once these headers let nobody in any more; call what this gives when it is over."""
+        if self._ring is None:
+            return _nothing
+
+        async def is_let_in() -> bool:
+            try:
+                await self._principal(headers)
+            except Unauthenticated:
+                return False
+            except Unavailable:
+                return True
+            return True
+
+        return self._ring.guard(is_let_in, end)
+
+    async def _principal(self, headers: Mapping[str, str]) -> Principal:
         api_key, authorization = headers.get("x-api-key"), headers.get("authorization")
+        if not self.enabled and not _is_workers(api_key, authorization):
+            return ANONYMOUS
         if api_key is not None and authorization is not None:
             raise AmbiguousCredential("Send either x-api-key or Authorization, not both on one request.")
-        presented = api_key if api_key is not None else _bearer(authorization)
-        if not hmac.compare_digest(_digest(presented), self._digest):
+        digest = _digest(api_key if api_key is not None else _bearer(authorization))
+        if self._digest is not None and hmac.compare_digest(digest, self._digest):
+            # Needs nobody to ask.
+            return CONFIGURED
+        found = None
+        if self._ring is not None:
+            await self._ring.settle()
+            found = await self._ring.find(digest)
+        if found is None:
             raise InvalidCredential("The API key is not known. Send a valid one as x-api-key or as a Bearer token.")
-        return CONFIGURED
+        return found
+
+
+def _nothing() -> None:
+    """There is nothing to take off."""
+
+
+def _is_workers(api_key: str | None, authorization: str | None) -> bool:
+    """Whether a worker's key is presented, by the one header that is there."""
+    if (api_key is None) == (authorization is None):
+        return False
+    return (api_key or "").startswith(WORKER_PREFIX) or (authorization or "").partition(" ")[2].strip().startswith(
+        WORKER_PREFIX
+    )
 
 
 def _bearer(authorization: str | None) -> str:

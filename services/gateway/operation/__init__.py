@@ -29,6 +29,10 @@
         answer = await call.ask(call.clients.things.CreateThing, request)
         return render_thing(answer.thing, published=call.published)
 
+Who may use a route: readers where it reads, members where it writes; `needs="admin"` or
+`needs="operator"` for more, `workers=True` to take a worker's key too, which then must be
+of the environment that the path names.
+
 A handler gets a `Call`: `call.path["thing_id"]`, `call.query["limit"]` (every declared
 parameter is there, with its default), `call.body` (the validated Shape), `call.raw_body`
 (the caller's own bytes, already known to be sound JSON), `call.published` (which

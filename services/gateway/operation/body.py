@@ -19,6 +19,7 @@ from ..errors import InvalidJson, InvalidRequest, RequestTooLarge, UnsupportedMe
 MAX_DEPTH = 48
 DEFAULT_MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_READ_SECONDS = 30.0
+MAX_DISCARDED_BYTES = 64 * 1024 * 1024
 
 
 class ClientGone(Exception):
@@ -37,6 +38,15 @@ def check_headers(headers: Mapping[str, str], max_bytes: int) -> None:
         raise UnsupportedMediaType("The body must be JSON: send content-type: application/json, in UTF-8.")
     if headers.get("content-encoding", "identity").lower() != "identity":
         raise UnsupportedMediaType("Compressed bodies are not read; send the JSON as it is.")
+
+
+def will_be_discarded(headers: Mapping[str, str]) -> bool:
+    """Whether the rest of a refused body may come and be dropped.
+
+    A connection that is closed under a caller who still sends loses the refusal with it, and such a caller tries again.
+    """
+    declared = headers.get("content-length", "")
+    return declared.isdigit() and int(declared[:20]) <= MAX_DISCARDED_BYTES and "expect" not in headers
 
 
 async def read(receive: Receive, max_bytes: int) -> bytes:

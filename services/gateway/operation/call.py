@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from kit.errors import DeadlineExceeded, Unavailable
 from kit.ids import new_id
 from managed_agents.sessions.v1.common_pb2 import Idempotency
 
-from ..admission.credentials import Principal
+from ..admission.principal import Principal
 from ..clients import CallContext, Clients
 from ..errors import InvalidRequest
 from .tries import FirstTries
@@ -25,6 +25,8 @@ PATIENCE_SECONDS = 3.0
 KEY_HEADER = "idempotency-key"
 RETRY_HEADER = "x-stainless-retry-count"
 SCOPE_KEY = "managed_agents.admitted"
+# How an answer that goes on hears that its caller is let in no longer.
+GUARD_KEY = "managed_agents.guard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Admitted:
             request_id=self.request_id,
             principal_id=self.principal.id,
             published_contract=self.published,
+            role=self.principal.role,
+            environment_id=self.principal.environment_id,
         )
 
 
@@ -112,6 +116,11 @@ class Call:
     def follow(self, rpc: Any, request: Any) -> Any:
         """Open a server stream under this request's context; iterate it, and cancel it when leaving early."""
         return rpc(request, context=self.context)
+
+    def guard(self, end: Callable[[], None]) -> Callable[[], None]:
+        """Have `end` called once the caller is let in no longer; call what this gives when the answer is over."""
+        guard = self.scope.get(GUARD_KEY)
+        return guard(end) if guard is not None else lambda: None
 
     def idempotency(self) -> Idempotency:
         """How a repeat of this write is recognised.

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from ..admission.roles import Needs
 from .body import DEFAULT_MAX_BODY_BYTES
 from .call import Call
 from .query import Parameter
@@ -33,8 +34,25 @@ class Operation:
     other_statuses: tuple[int, ...] = ()
     idempotent_write: bool = False
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    # Whether the body may be left out; the handler then gets an empty one.
+    optional_body: bool = False
+    # A body that the handler reads itself, while it arrives: as JSON, and where `form` (a JSON Schema) says so, as
+    # multipart/form-data too.
+    upload: type[BaseModel] | None = None
+    form: dict[str, Any] | None = None
+    # A route that answers with bytes of any media type.
+    content: bool = False
     stream: bool = False
     # A route that also streams when asked to, beside its JSON answer.
     may_stream: bool = False
     # False for routes that answer before any credential is checked.
     needs_credential: bool = True
+    # The least role that may; None: `read_only` for GET, `member` for everything else.
+    needs: Needs | None = None
+    # Whether a worker's key is taken too, for its own environment where the path names one.
+    workers: bool = False
+
+    @property
+    def role(self) -> Needs:
+        """The least role that may."""
+        return self.needs or ("read_only" if self.method == "GET" else "member")

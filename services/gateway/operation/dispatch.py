@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from kit.telemetry import tracing
 
+from ..admission.roles import require_role
 from ..clients import Clients
 from ..errors import InvalidRequest, MethodNotAllowed, RouteNotFound
 from . import body as request_body
@@ -43,15 +44,20 @@ class PathEndpoint:
             self._by_method["HEAD"] = readable
             allowed.add("HEAD")
         self._allow = ", ".join(sorted(allowed))
+        self._any_workers = any(operation.workers for operation in self._by_method.values())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         operation = self._by_method.get(scope["method"])
+        principal = scope[SCOPE_KEY].principal
         if operation is None:
+            require_role(principal, "read_only", workers=self._any_workers, path={}, client=None)
             raise MethodNotAllowed(
                 f"{scope['method'][:16]} is not served on this path. Served here: {self._allow}.", allow=self._allow
             )
         if tracing():
             trace.get_current_span().update_name(f"{operation.method} {self._path}")
+        path = scope.get("path_params", {})
+        require_role(principal, operation.role, workers=operation.workers, path=path, client=scope.get("client"))
         call = await prepare(operation, self._clients, self._first_tries, scope, receive)
         result = await operation.handler(call)
         if isinstance(result, bytes):
@@ -73,6 +79,8 @@ async def prepare(
     if operation.body is not None:
         request_body.check_headers(admitted.headers, operation.max_body_bytes)
         call.raw_body = await request_body.read(receive, operation.max_body_bytes)
+        if operation.optional_body and not call.raw_body.strip():
+            call.raw_body = b"{}"
         parsed = request_body.parse(call.raw_body)
         try:
             call.body = operation.body.model_validate(parsed)

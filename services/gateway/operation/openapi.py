@@ -26,6 +26,7 @@ _ERRORS = {
     409: "The request lost against the current state.",
     413: "The body is larger than the route takes.",
     415: "The body is not declared as JSON.",
+    416: "The range begins behind the end; `content-range` tells where that is.",
     429: "Too many requests for now; see `retry-after`.",
     500: "A fault of the platform; its log has the cause under the request id.",
     501: "Not available in this build.",
@@ -54,7 +55,7 @@ _ERROR_SCHEMA: dict[str, Any] = {
 
 def document(operations: Sequence[Operation], *, title: str, version: str, authentication: bool) -> dict[str, Any]:
     """The whole OpenAPI document."""
-    inputs = {operation.body for operation in operations if operation.body is not None}
+    inputs = {body for operation in operations if (body := operation.body or operation.upload) is not None}
     outputs = {operation.response for operation in operations if operation.response is not None}
     modes: list[tuple[type[BaseModel], Any]] = [(model, "validation") for model in sorted(inputs, key=_name)]
     modes += [(model, "serialization") for model in sorted(outputs, key=_name)]
@@ -100,10 +101,16 @@ def _operation(operation: Operation, references: dict[Any, Any]) -> dict[str, An
     }
     if operation.description:
         rendered["description"] = operation.description
-    if operation.body is not None:
-        schema = references[(operation.body, "validation")]
-        rendered["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-    if not operation.needs_credential:
+    body = operation.body or operation.upload
+    if body is not None:
+        accepted: dict[str, Any] = {"application/json": {"schema": references[(body, "validation")]}}
+        if operation.form is not None:
+            accepted["multipart/form-data"] = {"schema": operation.form}
+        rendered["requestBody"] = {"required": not operation.optional_body, "content": accepted}
+    if operation.needs_credential:
+        # The least role of a key that may, see `admission/roles.py`.
+        rendered["x-needs-role"] = operation.role
+    else:
         rendered["security"] = []
     return rendered
 
@@ -112,6 +119,8 @@ def _responses(operation: Operation, references: dict[Any, Any]) -> dict[str, An
     content: dict[str, Any] = {}
     if operation.response is not None:
         content["application/json"] = {"schema": references[(operation.response, "serialization")]}
+    if operation.content:
+        content["*/*"] = {"schema": {"type": "string", "format": "binary", "description": "Any media type."}}
     if operation.stream or operation.may_stream:
         content["text/event-stream"] = {"schema": {"type": "string", "description": "Server-sent events."}}
     headers = {"request-id": {"$ref": "#/components/headers/request-id"}}
@@ -126,8 +135,10 @@ def _responses(operation: Operation, references: dict[Any, Any]) -> dict[str, An
 
 def _possible_errors(operation: Operation) -> Iterable[int]:
     yield from (400, 401, 403, 404, 405, 409)
-    if operation.body is not None:
+    if operation.body is not None or operation.upload is not None:
         yield from (413, 415)
+    if operation.content:
+        yield 416
     yield from (429, 500, 501, 503, 504)
 
 

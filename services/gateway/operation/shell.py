@@ -1,13 +1,14 @@
 """The outermost layer: a request id for everyone, one envelope for every failure.
 
-Order: request id, cross-origin rules, host name, authentication, compatibility admission, then
-routing. Everything raised below this layer becomes the envelope here, so no other
+Order: request id, cross-origin rules, host name, authentication, rate limits, compatibility
+admission, then routing. Everything raised below this layer becomes the envelope here, so no other
 part of the gateway renders an error. Plain ASGI: nothing is wrapped in tasks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from opentelemetry.trace import Span, StatusCode
 from starlette.middleware.cors import CORSMiddleware
@@ -17,14 +18,16 @@ from kit import telemetry
 from kit.ids import new_id
 
 from ..admission.compatibility import Compatibility, speaks_published_contract
-from ..admission.credentials import ANONYMOUS, Authenticator
+from ..admission.credentials import Authenticator
 from ..admission.hosts import check_host, require_host
+from ..admission.limits import RateLimiter, bucket_of
+from ..admission.principal import ANONYMOUS
 from ..errors import describe
-from .body import ClientGone
-from .call import SCOPE_KEY, Admitted
+from .body import ClientGone, will_be_discarded
+from .call import GUARD_KEY, SCOPE_KEY, Admitted
 from .dispatch import send_json
 
-EXPOSED_HEADERS = ("request-id", "retry-after", "x-should-retry")
+EXPOSED_HEADERS = ("request-id", "retry-after", "x-should-retry", "x-ratelimit-limit", "x-ratelimit-remaining")
 OPEN_PATHS = frozenset({"/v1/x/health"})
 
 
@@ -37,11 +40,13 @@ class Shell:
         *,
         authenticator: Authenticator,
         compatibility: Compatibility,
+        limiter: RateLimiter,
         allowed_origins: Sequence[str] = (),
-        loopback_names_only: bool = False,
+        listens_on_loopback: bool = False,
     ) -> None:
         self._authenticator = authenticator
-        self._loopback_names_only = loopback_names_only
+        self._limiter = limiter
+        self._listens_on_loopback = listens_on_loopback
         self._compatibility = compatibility
         self._app = app
         self._entry: ASGIApp = self._answer
@@ -98,11 +103,7 @@ class Shell:
             await send(message)
 
         try:
-            host = scope[SCOPE_KEY].headers.get("host")
-            require_host(scope.get("http_version", "1.1"), host)
-            if self._loopback_names_only:
-                check_host(host)
-            self._check(scope)
+            await self._check(scope)
             await self._app(scope, receive, watched)
         except ClientGone:
             raise
@@ -112,18 +113,31 @@ class Shell:
                 raise
             admitted: Admitted = scope[SCOPE_KEY]
             answer = describe(error, published=admitted.published, request_id=admitted.request_id)
-            await send_json(send, answer.status, answer.body(admitted.request_id), answer.headers)
+            headers = answer.headers
+            if answer.status == 413 and will_be_discarded(admitted.headers):
+                headers = tuple(header for header in headers if header[0] != "connection")
+            await send_json(send, answer.status, answer.body(admitted.request_id), headers)
 
-    def _check(self, scope: Scope) -> None:
-        path: str = scope["path"]
-        if not (path.startswith(("/v1/", "/api/")) or path == "/v1"):
-            return
+    async def _check(self, scope: Scope) -> None:
         admitted: Admitted = scope[SCOPE_KEY]
-        if path not in OPEN_PATHS and self._authenticator.enabled:
-            principal = self._authenticator.authenticate(admitted.headers)
-            scope[SCOPE_KEY] = Admitted(admitted.request_id, principal, admitted.published, admitted.headers)
-        query = scope.get("query_string", b"").decode("latin-1")
-        self._compatibility.admit(method=scope["method"], path=path, query=query, headers=admitted.headers)
+        headers, path = admitted.headers, scope["path"]
+        host = headers.get("host")
+        require_host(scope.get("http_version", "1.1"), host)
+        is_api = path.startswith(("/v1/", "/api/")) or path == "/v1"
+        needs_credential = is_api and path not in OPEN_PATHS
+        is_locked = await self._authenticator.settle() if needs_credential else self._authenticator.enabled
+        if self._listens_on_loopback and not is_locked:
+            check_host(host)
+        if needs_credential:
+            principal = await self._authenticator.authenticate(headers)
+            if self._limiter.is_on(authentication=is_locked):
+                self._limiter.count(bucket_of(principal, headers, scope.get("client")), scope["method"])
+            scope[GUARD_KEY] = partial(self._authenticator.guard, headers)
+            if principal is not ANONYMOUS:
+                scope[SCOPE_KEY] = Admitted(admitted.request_id, principal, admitted.published, headers)
+        if is_api:
+            query = scope.get("query_string", b"").decode("latin-1")
+            self._compatibility.admit(method=scope["method"], path=path, query=query, headers=headers)
 
 
 def _watching_status(send: Send, span: Span) -> Send:

@@ -20,8 +20,7 @@ SANDBOX_PROVIDERS = ("local", "docker", "kubernetes", "self_hosted")
 LOOP_ENGINES = ("builtin", "pi", "http", "harness", "codex", "claude")
 _NO_RUNNER = "No runner answers, so nothing can be executed right now."
 _REASONS = {
-    "web_fetch": "This build has no guarded way out to the web, so the tool is not offered.",
-    "web_search": "No search provider is configured.",
+    "web_search": "No search provider is configured; MANAGED_AGENTS_WEB_SEARCH_URL names one.",
     "docker": "This build has no Docker provider.",
     "kubernetes": "This build has no Kubernetes provider.",
     "self_hosted": "This build does not hand work to outside workers.",

@@ -10,6 +10,7 @@ import orjson
 from managed_agents.sessions.v1.sessions_pb2 import ModelSpend, Session, SessionStatus
 
 from .agents import render_session_agent
+from .resources import render_resource_array
 from .splice import object_of, raw, text, text_or_null
 
 LOCAL_STATUS = {
@@ -52,7 +53,7 @@ def _rendered(encoded: bytes, published: bool) -> bytes:
             b'"status":' + text(status),
             b'"stop_reason":' + session.stop_reason_json if session.stop_reason_json else b"",
             b'"metadata":' + raw(session.metadata_json, b"{}"),
-            b'"resources":' + raw(session.resources_json, b"[]"),
+            b'"resources":' + render_resource_array(session.resources_json, published=published),
             b'"vault_ids":' + orjson.dumps(list(session.vault_ids)),
             b'"loop_engine":' + text(session.loop_engine),
             b'"usage":' + _usage(session, published=published),
@@ -77,13 +78,15 @@ def _usage(session: Session, *, published: bool) -> bytes:
     totals = (
         b'"input_tokens":%d,"output_tokens":%d,"cache_read_input_tokens":%d,'
         b'"cache_creation":{"ephemeral_5m_input_tokens":%d,"ephemeral_1h_input_tokens":%d},'
-        b'"server_tool_use":{"web_search_requests":0,"web_fetch_requests":0},"active_seconds":%.3f'
+        b'"server_tool_use":{"web_search_requests":%d,"web_fetch_requests":%d},"active_seconds":%.3f'
         % (
             usage.input_tokens,
             usage.output_tokens,
             usage.cache_read_input_tokens,
             usage.cache_creation_5m_input_tokens,
             usage.cache_creation_1h_input_tokens,
+            usage.web_search_requests,
+            usage.web_fetch_requests,
             session.active_seconds,
         )
     )

@@ -44,6 +44,9 @@ def _usage(thread: SessionThread) -> dict[str, Any]:
             "ephemeral_5m_input_tokens": usage.cache_creation_5m_input_tokens,
             "ephemeral_1h_input_tokens": usage.cache_creation_1h_input_tokens,
         },
-        "server_tool_use": {"web_search_requests": 0, "web_fetch_requests": 0},
+        "server_tool_use": {
+            "web_search_requests": usage.web_search_requests,
+            "web_fetch_requests": usage.web_fetch_requests,
+        },
         "active_seconds": round(thread.active_seconds, 3),
     }

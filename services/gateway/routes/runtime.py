@@ -11,6 +11,7 @@ from kit.errors import DomainError, Unavailable
 from managed_agents.vault.v1.vault_pb2 import GetSettingsRequest
 from managed_agents.worker.v1.runner_pb2 import DescribeRunnerRequest
 
+from ..admission.principal import ANONYMOUS
 from ..operation import Call, Operation, flag
 from ..render.runtime import render_capabilities, render_health, render_runtime
 from ..schemas.runtime import Capabilities, Health, Runtime
@@ -23,9 +24,8 @@ PART_SECONDS = 2.0
 class RuntimeRoutes:
     """Routes that tell about the installation, so they know how it was composed."""
 
-    def __init__(self, *, version: str, auth_enabled: bool) -> None:
+    def __init__(self, *, version: str) -> None:
         self._version = version
-        self._auth_enabled = auth_enabled
 
     async def get_health(self, call: Call) -> bytes:
         """GET /v1/x/health."""
@@ -48,7 +48,8 @@ class RuntimeRoutes:
         )
         return render_runtime(
             version=self._version,
-            auth_enabled=self._auth_enabled,
+            # Whoever comes without a key where none is needed is nobody in particular.
+            auth_enabled=call.admitted.principal is not ANONYMOUS,
             services=services,
             settings=orjson.loads(settings.document_json) if settings is not None else None,
             runner=runner,

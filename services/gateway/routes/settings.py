@@ -1,4 +1,4 @@
-"""The runtime settings: read, judged, tried and saved. Outside the published contract, and for administrators."""
+"""The runtime settings: read, judged, tried and saved. Outside the published contract, and for the operator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from managed_agents.vault.v1.vault_pb2 import (
 )
 from managed_agents.worker.v1.runner_pb2 import DescribeRunnerRequest, DescribeRunnerResponse
 
-from ..admission.admins import require_admin
 from ..operation import Call, Operation
 from ..render.settings import RUNNER_AREAS, render_settings, render_test, render_validation
 from ..schemas.settings import (
@@ -42,23 +41,20 @@ class SettingsRoutes:
 
     async def get(self, call: Call) -> bytes:
         """GET /v1/x/settings."""
-        _check(call)
         return render_settings(
             await call.ask(call.clients.settings.GetSettings, GetSettingsRequest()), await _runner(call)
         )
 
     async def validate(self, call: Call) -> bytes:
         """POST /v1/x/settings/validate."""
-        _check(call)
         sent: dict[str, Any] = call.body.model_extra
-        wrapped = "config" in sent and not sent.keys() - {"config", "revision"}
+        wrapped = sent.keys() == {"config"}
         document = orjson.dumps(sent["config"]) if wrapped else call.raw_body
         request = ValidateSettingsRequest(document_json=document)
         return render_validation(await call.ask(call.clients.settings.ValidateSettings, request))
 
     async def test(self, call: Call) -> bytes:
         """POST /v1/x/settings/test."""
-        _check(call)
         area = call.body.area
         request = TestSettingsRequest(area=area, config_json=orjson.dumps(call.body.config))
         verdict = await call.ask(call.clients.settings.TestSettings, request)
@@ -66,7 +62,6 @@ class SettingsRoutes:
 
     async def save(self, call: Call) -> bytes:
         """PUT /v1/x/settings. Once this is answered, runners have been told to ask anew."""
-        _check(call)
         request = SaveSettingsRequest(revision=call.body.revision, document_json=orjson.dumps(call.body.config))
         answer = await call.ask(call.clients.settings.SaveSettings, request)
         # Lost with the bus, this costs the seconds that a runner trusts what it was told before.
@@ -82,6 +77,7 @@ class SettingsRoutes:
                 PATH,
                 self.get,
                 tag=TAG,
+                needs="operator",
                 summary="Read the settings that are saved and those in effect",
                 response=RuntimeSettings,
             ),
@@ -90,6 +86,7 @@ class SettingsRoutes:
                 f"{PATH}/validate",
                 self.validate,
                 tag=TAG,
+                needs="operator",
                 summary="Judge a whole settings document without saving it",
                 description="The body is the document, or what a save would send. A faulty one is refused with every "
                 "fault and its path in `error.details.errors`.",
@@ -101,6 +98,7 @@ class SettingsRoutes:
                 f"{PATH}/test",
                 self.test,
                 tag=TAG,
+                needs="operator",
                 summary="Try one area of the settings without saving it",
                 description="Areas: model, loop_engine, storage.metadata, storage.artifacts, memory, sandbox. A masked "
                 "secret stands for the stored one. What this build lacks answers as `unavailable`.",
@@ -112,6 +110,7 @@ class SettingsRoutes:
                 PATH,
                 self.save,
                 tag=TAG,
+                needs="operator",
                 summary="Save a whole settings document",
                 description="`revision` is the one that was read; at another one the save is refused with 409. A "
                 "section that is left out has its defaults, and a masked secret keeps the stored one. What is saved "
@@ -120,10 +119,6 @@ class SettingsRoutes:
                 response=RuntimeSettings,
             ),
         )
-
-
-def _check(call: Call) -> None:
-    require_admin(call.admitted.principal, call.scope.get("client"))
 
 
 async def _runner(call: Call) -> DescribeRunnerResponse | None:

@@ -22,7 +22,7 @@ class RunSession(Shape):
 
     title: Title | None = None
     metadata: Metadata | None = None
-    resources: Annotated[list[AnyObject], Field(max_length=100)] | None = None
+    resources: Annotated[list[AnyObject], Field(max_length=500)] | None = None
     vault_ids: Annotated[list[Annotated[str, Field(max_length=128)]], Field(max_length=50)] | None = None
     loop_engine: Engine = None
     loop_engine_options: AnyObject | None = None

@@ -17,6 +17,9 @@ class SettingsCandidate(Shape):
 
     model_config = ConfigDict(extra="allow", strict=True, json_schema_extra={"examples": [_DOCUMENT]})
 
+    # Judged as for a save, though only the document matters here.
+    revision: Annotated[int, Field(ge=0, le=MAX_REVISION)] = 0
+
 
 class SettingsTest(Shape):
     """One area of a document, such as `storage.artifacts`."""

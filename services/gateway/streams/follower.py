@@ -138,7 +138,7 @@ class Follower:
         self._woken.set()
 
     def abandon(self) -> None:
-        """The client has gone."""
+        """The client has gone, or is let in no longer."""
         self.abandoned = True
         self._waiting.clear()
         self.end()

@@ -1,7 +1,8 @@
 """The ASGI response that carries a stream.
 
 Order: join the tail (live frames are kept aside), replay the log after the cursor, then
-follow. A client that disconnects cancels the sending at once; the session never notices.
+follow. A client that disconnects cancels the sending at once; the session never notices. A
+client whose key is revoked has its stream ended.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class EventStream:
             await self._call.ask(self._call.clients.sessions.GetSession, GetSessionRequest(session_id=self._session_id))
         tail = await self._hub.join(self._session_id, self._follower, self._call.context, self._thread_id)
         line = Line.of(scope)
+        take_off = self._call.guard(self._follower.abandon)
         try:
             if line is None:
                 await while_there(receive, self._serve(send, tail, None))
@@ -84,6 +86,7 @@ class EventStream:
                 line.watch(self._follower.abandon)
                 await self._serve(send, tail, line)
         finally:
+            take_off()
             if line is not None:
                 line.release()
             await self._hub.leave(tail, self._follower)

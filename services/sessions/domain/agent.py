@@ -18,11 +18,12 @@ import orjson
 
 from services.sessions.domain import shape
 from services.sessions.domain.errors import AgentArchived, AgentVersionConflict, InvalidModel
+from services.sessions.domain.mcp_servers import validate_mcp_servers
 from services.sessions.domain.metadata import merge_metadata, validate_metadata
 from services.sessions.domain.model import Model, merge_model, validate_model
 from services.sessions.domain.roster import Multiagent, merge_multiagent, stamp_self, validate_multiagent
 from services.sessions.domain.session_errors import InvalidRequest, UnsupportedCapability
-from services.sessions.domain.tools import check_mcp_consistency, validate_mcp_servers, validate_tools
+from services.sessions.domain.tools import check_mcp_consistency, validate_tools
 
 FIELDS = (
     "name",

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from services.sessions.domain.log import LoggedEvent
+from services.sessions.domain.turn_events import error_result
 
 UNKNOWN_TEXT = (
     "work_outcome_unknown: the platform lost the process that ran this call, so whether it took effect is not known."
@@ -39,34 +40,27 @@ def closing_events(tail: Sequence[LoggedEvent], text: str = UNKNOWN_TEXT) -> lis
 
     `text` is what the results of open calls say.
     """
-    request_id, calls = "", dict[str, str]()
+    request_id, calls = "", dict[str, tuple[str, str]]()
     for event in tail:
         if event.type == "span.model_request_start":
             request_id = event.id
         elif event.type == "span.model_request_end":
             request_id = ""
         elif event.type in _CALLS:
-            calls[event.id] = _block_id(event)
+            calls[event.id] = _block_and_server(event)
         elif event.type in _ANSWERS:
             answered = orjson.loads(event.body).get(_ANSWERS[event.type])
             calls.pop(answered, None)
     ends = [("span.model_request_end", _request_end(request_id))] if request_id else []
-    return ends + [("agent.tool_result", _result(event_id, block_id, text)) for event_id, block_id in calls.items()]
+    return ends + [error_result(event_id, *of_call, text) for event_id, of_call in calls.items()]
 
 
-def _block_id(event: LoggedEvent) -> str:
-    content = orjson.loads(event.body).get("content") or [{}]
-    return str(content[0].get("id") or event.id)
+def _block_and_server(event: LoggedEvent) -> tuple[str, str]:
+    body = orjson.loads(event.body)
+    content = body.get("content") or [{}]
+    server_name = body.get("mcp_server_name") if event.type == "agent.mcp_tool_use" else None
+    return str(content[0].get("id") or event.id), str(server_name or "")
 
 
 def _request_end(start_id: str) -> dict[str, Any]:
     return {"model_request_start_id": start_id, "model_usage": _NO_USAGE, "is_error": True}
-
-
-def _result(event_id: str, block_id: str, text: str) -> dict[str, Any]:
-    return {
-        "tool_use_id": event_id,
-        "content": [{"type": "text", "text": text}],
-        "is_error": True,
-        "metadata": {"tool_use_id": block_id},
-    }

@@ -249,7 +249,7 @@ class Move:
     def give_up_calls(self) -> None:
         """Gives every parked call that will not be executed a result, so that the context stays sound."""
         for call in answers.without_result(self.state.pending):
-            self.write("agent.tool_result", turn_events.interrupted_result(call))
+            self.write(*turn_events.interrupted_result(call))
             self.state.input_seq = self.state.last_seq
         self.state.pending = ()
         self._unawait()

@@ -12,6 +12,7 @@ from typing import Any
 
 from services.sessions.domain import shape
 from services.sessions.domain.agent import MAX_SYSTEM_CHARACTERS, validate_skills
+from services.sessions.domain.mcp_servers import validate_mcp_servers
 from services.sessions.domain.model import Model, validate_model
 from services.sessions.domain.roster import is_plain_coordinator
 from services.sessions.domain.session_errors import (
@@ -25,7 +26,7 @@ from services.sessions.domain.session_errors import (
     UnknownField,
     UnsupportedCapability,
 )
-from services.sessions.domain.tools import check_mcp_consistency, validate_mcp_servers, validate_tools
+from services.sessions.domain.tools import check_mcp_consistency, validate_tools
 from services.sessions.domain.turn_events import THREAD_TOOLS
 
 MAX_VERSION = 2**31 - 1
@@ -117,16 +118,16 @@ def replace_tools(document: Document, patch: dict[str, Any]) -> Document:
 
 def refuse_unavailable(document: Document) -> None:
     """Refuses an agent that needs what no runner of this build can do, naming it."""
-    for name in ("mcp_servers", "skills", "multiagent"):
-        if document.get(name) and not (name == "multiagent" and is_plain_coordinator(document[name])):
-            raise UnsupportedCapability(
-                f"The agent uses {name}, which sessions of this build can't run. Override the field, or use an"
-                " agent without it.",
-                field=f"agent.{name}",
-                capability=name,
-            )
-    if document.get("multiagent"):
-        _refuse_taken_names(document)
+    multiagent = document.get("multiagent")
+    if not multiagent:
+        return
+    if not is_plain_coordinator(multiagent):
+        raise UnsupportedCapability(
+            "The agent uses multiagent in a way that sessions of this build can't run. Use an agent without it.",
+            field="agent.multiagent",
+            capability="multiagent",
+        )
+    _refuse_taken_names(document)
 
 
 def _refuse_taken_names(document: Document) -> None:

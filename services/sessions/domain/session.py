@@ -4,20 +4,19 @@ Everything here judges a request by itself. What it refers to (agent, environmen
 judged by the handler, still before anything is written.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from services.sessions.domain.content import check_keys, check_text
 from services.sessions.domain.inbound import ClientEvent, validate_events
 from services.sessions.domain.metadata import validate_metadata
 from services.sessions.domain.overrides import AgentReference, parse_agent_reference
+from services.sessions.domain.resources import ResourceRequest, read_resources
 from services.sessions.domain.session_errors import (
     ImmutableField,
     InvalidRequest,
     LoopEngineInvalid,
     LoopEngineNotSupported,
-    UnsupportedCapability,
-    VaultNotFound,
 )
 
 DEFAULT_ENVIRONMENT_ID = "env_default"
@@ -66,6 +65,9 @@ class NewSession:
     has_budget: bool
     budget: Any
     initial_events: list[ClientEvent]
+    # In the order in which credentials are looked up; whether they exist is vault's to say.
+    vault_ids: list[str] = field(default_factory=list)
+    resources: list[ResourceRequest] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,7 @@ def read_new_session(body: Any, *, published: bool, default_engine: str = BUILTI
         environment_id = DEFAULT_ENVIRONMENT_ID
     check_text(environment_id, "environment_id", limit=MAX_ID_CHARACTERS)
     _check_title(body.get("title"))
-    _check_resources(body.get("resources"))
-    _check_vault_ids(body.get("vault_ids"))
+    resources = read_resources(body.get("resources"), published=published)
     return NewSession(
         agent=agent,
         environment_id=environment_id,
@@ -111,6 +112,8 @@ def read_new_session(body: Any, *, published: bool, default_engine: str = BUILTI
             if "initial_events" in body
             else []
         ),
+        vault_ids=_read_vault_ids(body.get("vault_ids")),
+        resources=resources,
     )
 
 
@@ -169,20 +172,11 @@ def _check_title(value: Any) -> None:
         check_text(value, "title", blank=True, limit=MAX_TITLE_CHARACTERS)
 
 
-def _check_resources(value: Any) -> None:
+def _read_vault_ids(value: Any) -> list[str]:
     if value is None:
-        return
-    if not isinstance(value, list):
-        raise InvalidRequest("resources must be an array.", field="resources")
-    if value:
-        raise UnsupportedCapability("resources can't be mounted by this build; leave them out.", field="resources")
-
-
-def _check_vault_ids(value: Any) -> None:
-    if value is None:
-        return
+        return []
     if not isinstance(value, list) or len(value) > MAX_VAULT_IDS:
         raise InvalidRequest(f"vault_ids must be an array of at most {MAX_VAULT_IDS} vault ids.", field="vault_ids")
     for index, vault_id in enumerate(value):
         check_text(vault_id, f"vault_ids.{index}", limit=MAX_ID_CHARACTERS)
-        raise VaultNotFound(f"Vault not found: {vault_id}.", field=f"vault_ids.{index}")
+    return list(value)

@@ -51,6 +51,8 @@ class PendingCall:
     block_id: str
     kind: CallKind
     answered: bool = False
+    # Of the MCP server whose tool it is, or empty.
+    server_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,15 @@ class UnreadInput:
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens that were spent."""
+    """Tokens that were spent, and requests to the web that tools made."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cache_read_input_tokens: int = 0
     cache_creation_5m_input_tokens: int = 0
     cache_creation_1h_input_tokens: int = 0
+    web_search_requests: int = 0
+    web_fetch_requests: int = 0
 
     def __add__(self, other: "TokenUsage") -> "TokenUsage":
         return TokenUsage(
@@ -78,6 +82,8 @@ class TokenUsage:
             self.cache_read_input_tokens + other.cache_read_input_tokens,
             self.cache_creation_5m_input_tokens + other.cache_creation_5m_input_tokens,
             self.cache_creation_1h_input_tokens + other.cache_creation_1h_input_tokens,
+            self.web_search_requests + other.web_search_requests,
+            self.web_fetch_requests + other.web_fetch_requests,
         )
 
 

@@ -201,6 +201,8 @@ def _less(total: TokenUsage, part: TokenUsage) -> TokenUsage:
         total.cache_read_input_tokens - part.cache_read_input_tokens,
         total.cache_creation_5m_input_tokens - part.cache_creation_5m_input_tokens,
         total.cache_creation_1h_input_tokens - part.cache_creation_1h_input_tokens,
+        total.web_search_requests - part.web_search_requests,
+        total.web_fetch_requests - part.web_fetch_requests,
     )
 
 

@@ -151,4 +151,6 @@ def _numbers(usage: TokenUsage) -> list[int]:
         usage.cache_read_input_tokens,
         usage.cache_creation_5m_input_tokens,
         usage.cache_creation_1h_input_tokens,
+        usage.web_search_requests,
+        usage.web_fetch_requests,
     ]

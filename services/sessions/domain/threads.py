@@ -54,6 +54,8 @@ class Member:
     agent_id: str
     version: int
     name: str
+    # Its skills at the versions that the session keeps.
+    skills: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ them are one contract, which `check_mcp_consistency` holds together.
 """
 
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
 from services.sessions.domain import shape
 from services.sessions.domain.custom_tools import flatten_custom_toolset, validate_custom_tool
@@ -17,19 +16,13 @@ from services.sessions.domain.web_domains import LISTS, validate_domain_lists
 
 BUILT_IN_TOOLSET = "agent_toolset_20260401"
 BUILT_IN_TOOLS = ("bash", "read", "write", "edit", "glob", "grep", "web_fetch", "web_search")
-UNAVAILABLE_TOOLS = {
-    "web_fetch": "this build has no guarded fetcher",
-    "web_search": "no search provider is configured",
-}
 TOOL_TYPES = (BUILT_IN_TOOLSET, "mcp_toolset", "custom", "custom_toolset")
 POLICIES = ("always_allow", "always_ask")
 
 MAX_TOOLS = 128
 MAX_CONFIGS = 128
-MAX_MCP_SERVERS = 20
 MAX_SERVER_NAME_CHARACTERS = 255
 MAX_MCP_TOOL_NAME_CHARACTERS = 128
-MAX_URL_CHARACTERS = 2048
 MAX_CONTENT_TOKENS = 1_000_000
 
 _CONFIG_FIELDS = ("name", "type", "enabled", "permission_policy")
@@ -68,26 +61,6 @@ def validate_tools(value: Any, field: str = "tools") -> list[Tool]:
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest(f"{field} has {len(tools)} tools; at most {MAX_TOOLS} are accepted.", field=field)
     return tools
-
-
-def validate_mcp_servers(value: Any, field: str = "mcp_servers") -> list[Server]:
-    """The stored form of an `mcp_servers` array; null is an empty one."""
-    servers: list[Server] = []
-    names: dict[str, str] = {}
-    for index, entry in enumerate(shape.entries(value, field, maximum=MAX_MCP_SERVERS)):
-        path = f"{field}.{index}"
-        shape.mapping(entry, path, ("name", "type", "url"))
-        name = shape.label(entry.get("name"), f"{path}.name", maximum=MAX_SERVER_NAME_CHARACTERS)
-        if entry.get("type") is not None:
-            shape.one_of(entry["type"], f"{path}.type", ("url",))
-        earlier = names.setdefault(name, path)
-        if earlier != path:
-            raise InvalidRequest(
-                f"{path}.name repeats {name}, which {earlier} has; names of MCP servers are unique within an agent.",
-                field=f"{path}.name",
-            )
-        servers.append({"name": name, "type": "url", "url": _server_url(entry.get("url"), f"{path}.url")})
-    return servers
 
 
 def check_mcp_consistency(tools: list[Tool], servers: list[Server]) -> None:
@@ -143,13 +116,6 @@ def _built_in_config(config: Tool, path: str, name: str, default: Tool) -> Tool:
     if name in _WEB_CONFIG_FIELDS:
         stored |= validate_domain_lists(config, path, path_suffix=name == "web_search")
         stored |= _web_options(config, path)
-    if name in UNAVAILABLE_TOOLS and stored["enabled"]:
-        raise UnsupportedCapability(
-            f"{path} enables {name}, which can't run here: {UNAVAILABLE_TOOLS[name]}. Leave the entry out, or send"
-            " it with enabled: false.",
-            field=f"{path}.enabled",
-            capability=name,
-        )
     return stored
 
 
@@ -245,22 +211,3 @@ def _permission_policy(value: Any, field: str) -> Tool:
             field=f"{field}.type",
         )
     return {"type": kind}
-
-
-def _server_url(value: Any, field: str) -> str:
-    shape.text(value, field, minimum=1, maximum=MAX_URL_CHARACTERS)
-    parts = _split_url(value)
-    if parts is None or any(character.isspace() or ord(character) < 32 for character in value):
-        raise InvalidRequest(f"{field} must be an http or https address with a host.", field=field)
-    if parts.username is not None or parts.password is not None:
-        raise InvalidRequest(f"{field} must not carry credentials; they belong into a vault.", field=field)
-    return value
-
-
-def _split_url(value: str) -> SplitResult | None:
-    try:
-        parts = urlsplit(value)
-        reachable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        return None
-    return parts if reachable else None

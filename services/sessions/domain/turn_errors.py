@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from kit.errors import AlreadyExists, FailedPrecondition, InvalidArgument
+from kit.errors import FailedPrecondition, InvalidArgument
 
 
 class TurnLeaseLost(FailedPrecondition):
@@ -27,18 +27,18 @@ class ToolCallNotPending(InvalidArgument):
 
     def __init__(self, field: str, named: str, pending: Sequence[str]) -> None:
         waiting = ", ".join(pending) if pending else "none"
+        told = "names no call that waits for this kind of answer."
+        if named in pending:
+            told = (
+                "names a call that waits for another kind of answer: user.custom_tool_result for a tool of yours, "
+                "user.tool_confirmation for any other that asks."
+            )
         super().__init__(
-            f"{field} {named} names no call that waits for this kind of answer. Waiting calls: {waiting}.",
+            f"{field} {named} {told} Waiting calls: {waiting}.",
             field=field,
             named=named,
             details=orjson.dumps({"pending_event_ids": list(pending)}).decode(),
         )
-
-
-class IdempotencyKeyReused(AlreadyExists):
-    """The same key came with another request."""
-
-    reason = "IDEMPOTENCY_KEY_REUSED"
 
 
 class MalformedTurnEvent(InvalidArgument):

@@ -6,11 +6,14 @@ from typing import Any
 import orjson
 
 from services.sessions.domain.cost import read_spend
-from services.sessions.domain.session_state import CallKind, PendingCall, SessionState
+from services.sessions.domain.session_state import CallKind, PendingCall, SessionState, TokenUsage
 
 # What coordinators call threads by; runners offer these tools to nobody else.
 START_THREAD, SEND_TO_THREAD = "start_thread", "send_to_thread"
 THREAD_TOOLS = (START_THREAD, SEND_TO_THREAD)
+NO_USAGE = TokenUsage()
+# More than any one result may tell.
+MAX_WEB_REQUESTS = 1_000
 # What a call gets as its result where an interrupt came before the answer.
 INTERRUPTED_TEXT = "The call was not executed: the turn was interrupted."
 
@@ -37,7 +40,10 @@ def usage_fields(state: SessionState) -> dict[str, Any]:
             "active_seconds": round(state.active_seconds, 3),
             **({} if cents is None else {"list_cost": cents}),
             "budget": budget,
-            "server_tool_use": {"web_search_requests": 0, "web_fetch_requests": 0},
+            "server_tool_use": {
+                "web_search_requests": usage.web_search_requests,
+                "web_fetch_requests": usage.web_fetch_requests,
+            },
         },
         "budget": budget,
     }
@@ -51,14 +57,22 @@ def idle_fields(stop_reason: dict[str, Any], stop_details: Any) -> dict[str, Any
     return fields
 
 
-def interrupted_result(call: PendingCall) -> dict[str, Any]:
-    """The result of a call that nobody will execute any more."""
-    return {
-        "tool_use_id": call.event_id,
-        "content": [{"type": "text", "text": INTERRUPTED_TEXT}],
+def interrupted_result(call: PendingCall) -> tuple[str, dict[str, Any]]:
+    """The result of a call that nobody will execute any more, with its type."""
+    return error_result(call.event_id, call.block_id, call.server_name, INTERRUPTED_TEXT)
+
+
+def error_result(event_id: str, block_id: str, server_name: str, text: str) -> tuple[str, dict[str, Any]]:
+    """A result that the service writes in a tool's place; with the name of a server, that of a tool of its."""
+    of_call = (
+        {"mcp_tool_use_id": event_id, "mcp_server_name": server_name} if server_name else {"tool_use_id": event_id}
+    )
+    fields = of_call | {
+        "content": [{"type": "text", "text": text}],
         "is_error": True,
-        "metadata": {"tool_use_id": call.block_id},
+        "metadata": {"tool_use_id": block_id},
     }
+    return "agent.mcp_tool_result" if server_name else "agent.tool_result", fields
 
 
 def lost_runner_error(attempts: int) -> dict[str, Any]:
@@ -82,10 +96,27 @@ def parked_call(event_id: str, event_type: str, fields: dict[str, Any]) -> Pendi
         kind = CallKind.THREAD
     content = fields.get("content")
     block = content[0] if isinstance(content, list) and content and isinstance(content[0], dict) else {}
-    return PendingCall(event_id, str(block.get("id") or event_id), kind)
+    server_name = str(fields.get("mcp_server_name") or "") if event_type == "agent.mcp_tool_use" else ""
+    return PendingCall(event_id, str(block.get("id") or event_id), kind, server_name=server_name)
 
 
 def active_seconds(state: SessionState, now: datetime) -> float:
     """Seconds in which a turn ran, up to now."""
     running = (now - state.running_since).total_seconds() if state.running_since else 0.0
     return state.active_seconds + max(0.0, running)
+
+
+def web_requests(fields: dict[str, Any]) -> TokenUsage:
+    """The requests to the web that a tool's result says it cost."""
+    metadata = fields.get("metadata")
+    told = metadata.get("server_tool_use") if isinstance(metadata, dict) else None
+    if not isinstance(told, dict):
+        return NO_USAGE
+    return TokenUsage(
+        web_search_requests=_count(told.get("web_search_requests")),
+        web_fetch_requests=_count(told.get("web_fetch_requests")),
+    )
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and 0 < value <= MAX_WEB_REQUESTS else 0

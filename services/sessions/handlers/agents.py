@@ -19,6 +19,7 @@ from services.sessions.domain.agent import (
     validate_definition,
 )
 from services.sessions.domain.errors import AgentNotFound
+from services.sessions.domain.web_search import refuse_search
 from services.sessions.handlers.definitions import (
     can_exist,
     once,
@@ -46,15 +47,20 @@ class _Bounds:
 class AgentsHandler(agents_pb2_grpc.AgentsServiceServicer):
     """Serves agents out of this service's database."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, *, has_search: bool = False) -> None:
+        """`has_search`: the operator named a provider for web_search."""
         self._database = database
+        self._has_search = has_search
         self._clock = clock
         self._newest = SharedReads(database, lambda tx, ids: AgentStore(tx).load_some(ids))
 
     async def CreateAgent(self, request: Any, context: Any) -> agents_pb2.CreateAgentResponse:
         """Saves version 1."""
         caller = current_context()
-        document = validate_definition(read_body(request.definition_json), published=caller.published_contract)
+        body = read_body(request.definition_json)
+        document = validate_definition(body, published=caller.published_contract)
+        if not self._has_search:
+            refuse_search(document.tools, given=body.get("tools"))
 
         async def create(tx: Tx) -> agents_pb2.CreateAgentResponse:
             agent_id = new_id("agent")
@@ -144,6 +150,8 @@ class AgentsHandler(agents_pb2_grpc.AgentsServiceServicer):
         current.require_version(expected)
         stored = current.definition()
         merged = merge_definition(stored, patch, published=caller.published_contract)
+        if not self._has_search:
+            refuse_search(merged.tools, given=patch.get("tools"))
         if "multiagent" in patch:
             merged = await _with_roster(tx, merged, agent_id, current.version)
         if merged.same_as(stored):

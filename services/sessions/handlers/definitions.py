@@ -1,24 +1,19 @@
 """What agents and environments have in common at the edge: bodies, ids, pages, repeats."""
 
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
-from google.protobuf.message import Message
 
 from kit.clock import rfc3339
+from kit.idempotency import once as once
 from kit.pages import InvalidCursor, decode_cursor, encode_cursor
-from kit.postgres import Tx
-from managed_agents.sessions.v1.common_pb2 import Idempotency, Page
+from managed_agents.sessions.v1.common_pb2 import Page
 from services.sessions.domain.errors import InvalidJson
 from services.sessions.domain.threads import is_thread
-from services.sessions.store.idempotency import Claim, IdempotencyStore
 
 DEFAULT_LIMIT = 20
 MAX_LIMIT = 1000
-
-M = TypeVar("M", bound=Message)
 
 
 def read_body(encoded: bytes) -> dict[str, Any]:
@@ -75,28 +70,6 @@ def read_version_position(page: Page, scope: str) -> int | None:
 def position_after(scope: str, created_at: datetime, resource_id: str) -> str:
     """The cursor of the page that begins behind this entry."""
     return encode_cursor(scope, {"created_at": rfc3339(created_at), "id": resource_id})
-
-
-async def once(tx: Tx, idempotency: Idempotency, response: type[M], effect: Callable[[], Awaitable[M]]) -> M:
-    """The answer of the effect, or of its first time where this is a repeat; all in one transaction."""
-    if not idempotency.key:
-        return await effect()
-    store = IdempotencyStore(tx)
-    former = await store.begin(
-        Claim(
-            idempotency.key,
-            idempotency.fingerprint,
-            idempotency.keep_seconds,
-            idempotency.first_try,
-            idempotency.try_id,
-            idempotency.not_before,
-        )
-    )
-    if former is not None:
-        return response.FromString(former)
-    answer = await effect()
-    await store.finish(idempotency.key, answer.SerializeToString())
-    return answer
 
 
 def _foreign_cursor() -> InvalidCursor:

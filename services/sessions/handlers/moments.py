@@ -18,12 +18,13 @@ class HasBounds(Protocol):
 def read_bounds(request: HasBounds) -> dict[str, datetime | None]:
     """The four bounds by name, each a moment or None."""
     return {
-        f"created_at_{name}": _moment(getattr(request, f"created_at_{name}"), f"created_at[{name}]")
+        f"created_at_{name}": read_moment(getattr(request, f"created_at_{name}"), f"created_at[{name}]")
         for name in ("gt", "gte", "lt", "lte")
     }
 
 
-def _moment(value: str, field: str) -> datetime | None:
+def read_moment(value: str, field: str) -> datetime | None:
+    """One moment of a request; None where it is empty."""
     if not value:
         return None
     try:

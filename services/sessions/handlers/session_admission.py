@@ -1,10 +1,10 @@
 """What a creation request refers to: looked up and judged before anything is written.
 
 The order of refusals is the order of the request: agent, overrides, what the agent
-needs, budget, environment, its sandbox.
+needs, budget, environment, its sandbox, resources.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -20,7 +20,10 @@ from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, Environ
 from services.sessions.domain.overrides import apply_overrides, refuse_unavailable, without_effort
 from services.sessions.domain.session import NewSession
 from services.sessions.domain.session_state import SessionState
+from services.sessions.domain.web_search import refuse_search_in_session
+from services.sessions.handlers.resource_admission import admit_resources
 from services.sessions.handlers.rosters import models_of, with_roster
+from services.sessions.handlers.session_skills import with_skills
 from services.sessions.store.agents import AgentStore
 from services.sessions.store.environments import EnvironmentStore
 from services.sessions.store.origins import Origins
@@ -34,6 +37,8 @@ class Admitted:
 
     row: NewSessionRow
     saved: SavedAgent
+    # Secrets of its repositories, by resource id.
+    tokens: Mapping[str, str]
 
     def state(self, workspace_id: str) -> SessionState:
         """Where it stands before anything happened to it."""
@@ -66,8 +71,8 @@ class Admitted:
                 environment=row.environment,
                 title=row.title,
                 metadata=row.metadata,
-                resources="[]",
-                vault_ids="[]",
+                resources=row.resources,
+                vault_ids=row.vault_ids,
                 loop_engine=row.loop_engine,
                 deployment_id="",
                 budget=row.budget,
@@ -93,7 +98,14 @@ class Admitted:
 
 
 async def admit(
-    tx: Tx, new: NewSession, now: datetime, *, workspace_provider: str, providers: Collection[str], prices: Prices
+    tx: Tx,
+    new: NewSession,
+    now: datetime,
+    *,
+    workspace_provider: str,
+    providers: Collection[str],
+    prices: Prices,
+    has_search: bool = False,
 ) -> Admitted:
     """Returns a session that may exist, or refuses it."""
     agent, environment = await _origins(tx, new)
@@ -111,13 +123,20 @@ async def admit(
     if document.get("multiagent"):
         document = await with_roster(tx, document)
         own_document = orjson.dumps(document).decode()
+    if not has_search:
+        refuse_search_in_session(document)
+    if (resolved_document := await with_skills(tx, document)) is not document:
+        document = resolved_document
+        own_document = orjson.dumps(document).decode()
     ceiling = budget.at_creation(new.budget, models_of(model_id, document), prices) if new.has_budget else None
     if environment is None:
         environment = await _environment(tx, new.environment_id)
     environment.require_active()
     resolved = resolve_registered(environment.id, environment.config, workspace_provider, providers)
+    session_id = new_id("sess")
+    attached = await admit_resources(tx, session_id, new.resources, now)
     row = NewSessionRow(
-        id=new_id("sess"),
+        id=session_id,
         created_at=now,
         agent_id=agent.id,
         agent_version=agent.version,
@@ -131,8 +150,10 @@ async def admit(
         loop_engine=new.loop_engine,
         thread_id=new_id("sthr"),
         budget=ceiling,
+        vault_ids=orjson.dumps(new.vault_ids).decode() if new.vault_ids else "[]",
+        resources=orjson.dumps(attached.resources).decode(),
     )
-    return Admitted(row, saved)
+    return Admitted(row, saved, attached.tokens)
 
 
 async def _origins(tx: Tx, new: NewSession) -> tuple[AgentVersion, Environment | None]:

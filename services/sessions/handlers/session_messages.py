@@ -61,6 +61,8 @@ def session_message(record: SessionRecord, now: datetime) -> Session:
             cache_read_input_tokens=row.cache_read_input_tokens,
             cache_creation_5m_input_tokens=row.cache_creation_5m_input_tokens,
             cache_creation_1h_input_tokens=row.cache_creation_1h_input_tokens,
+            web_search_requests=row.web_search_requests,
+            web_fetch_requests=row.web_fetch_requests,
         ),
         active_seconds=_active_seconds(row, now),
         duration_seconds=_seconds(row.created_at, now if row.running_since else row.updated_at),
@@ -91,6 +93,8 @@ def usage_message(usage: TokenUsage) -> Usage:
         cache_read_input_tokens=usage.cache_read_input_tokens,
         cache_creation_5m_input_tokens=usage.cache_creation_5m_input_tokens,
         cache_creation_1h_input_tokens=usage.cache_creation_1h_input_tokens,
+        web_search_requests=usage.web_search_requests,
+        web_fetch_requests=usage.web_fetch_requests,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from kit.errors import DomainError
 from kit.postgres import Tx
 from kit.rpc.context import current_context
 from kit.telemetry import traceparent
@@ -47,6 +48,7 @@ from services.sessions.domain.session import (
 )
 from services.sessions.domain.session_errors import SessionEnded, SessionRunning
 from services.sessions.domain.session_state import SessionState
+from services.sessions.domain.web_search import refuse_search
 from services.sessions.handlers.definitions import can_be_session, once, read_body
 from services.sessions.handlers.rosters import models_of
 from services.sessions.handlers.saved_agents import SavedAgents
@@ -54,6 +56,8 @@ from services.sessions.handlers.session_admission import Admitted, admit
 from services.sessions.handlers.session_messages import listed_session, session_message
 from services.sessions.handlers.session_pages import read_listing
 from services.sessions.operations.core import Operations, Unit, new_event_id, not_found
+from services.sessions.operations.repository_tokens import Keeping, RepositoryTokens
+from services.sessions.operations.session_vaults import CheckVaults, no_vaults
 from services.sessions.store.sessions import SessionRecord, Sessions
 from services.sessions.store.shared_reads import SharedReads
 
@@ -72,6 +76,9 @@ class SessionsHandlers(SessionsServiceServicer):
         default_engine: str = BUILTIN_ENGINE,
         has_grader: bool = True,
         prices: Prices | None = None,
+        check_vaults: CheckVaults = no_vaults,
+        tokens: RepositoryTokens | None = None,
+        has_search: bool = False,
     ) -> None:
         """`providers` are the sandbox backends that runners have; `workspace_provider` serves by default."""
         self._operations = operations
@@ -81,7 +88,10 @@ class SessionsHandlers(SessionsServiceServicer):
         self._providers = providers
         self._default_engine = default_engine
         self._has_grader = has_grader
+        self._has_search = has_search
         self._prices = prices or Prices({})
+        self._check_vaults = check_vaults
+        self._tokens = tokens or RepositoryTokens(None)
         self._saved_agents = SavedAgents()
         self._reads = SharedReads(operations.database, lambda tx, ids: Sessions(tx).get_some(ids))
 
@@ -95,14 +105,20 @@ class SessionsHandlers(SessionsServiceServicer):
         )
         if not self._has_grader:
             refuse_ungraded(new.initial_events, "initial_events")
-        if not request.idempotency.key and not new.initial_events and new.environment_id == DEFAULT_ENVIRONMENT_ID:
+        refusal = await self._check_vaults(new.vault_ids) if new.vault_ids else None
+        plain = not request.idempotency.key and not new.initial_events and not new.resources
+        if plain and new.environment_id == DEFAULT_ENVIRONMENT_ID:
             # Nothing has to go together, or to be held: the default environment never goes away.
+            if refusal is not None:
+                raise refusal
             async with self._database.statements(call.workspace_id) as tx:
                 admitted, state = await self._insert(tx, new, self._clock.now())
             self._operations.writer.states.keep(state)
             return CreateSessionResponse(session=session_message(admitted.record(state), state.updated_at))
-        async with self._operations.unit(call.workspace_id) as unit:
-            return await once(unit.tx, request.idempotency, CreateSessionResponse, lambda: self._create(unit, new))
+        async with self._tokens.until_committed() as keeping, self._operations.unit(call.workspace_id) as unit:
+            return await once(
+                unit.tx, request.idempotency, CreateSessionResponse, lambda: self._create(unit, new, refusal, keeping)
+            )
 
     async def GetSession(self, request: GetSessionRequest, context: Any) -> GetSessionResponse:
         """One session."""
@@ -132,7 +148,7 @@ class SessionsHandlers(SessionsServiceServicer):
             if turn.phase_of(state) is turn.Phase.ENDED:
                 raise SessionEnded(f"Session {state.id} has ended and can't be changed.", session_id=state.id)
             record = await _record(unit.tx, state.id)
-            change = _Change(record, patch, is_running=turn.is_at_work(state))
+            change = _Change(record, patch, is_running=turn.is_at_work(state), has_search=self._has_search)
             if patch.has_budget:
                 change.change_budget(state, record, patch.budget, self._prices)
             if change.told is not None:
@@ -185,8 +201,13 @@ class SessionsHandlers(SessionsServiceServicer):
             await unit.apply(turn.stop(state, unit.now, new_event_id, await unit.open_work(state)))
             return StopSessionResponse(session=await self._read(unit, state.id))
 
-    async def _create(self, unit: Unit, new: NewSession) -> CreateSessionResponse:
+    async def _create(
+        self, unit: Unit, new: NewSession, refusal: DomainError | None, keeping: Keeping
+    ) -> CreateSessionResponse:
+        if refusal is not None:
+            raise refusal
         admitted, state = await self._insert(unit.tx, new, unit.now)
+        await keeping.put(state.id, admitted.tokens)
         outcomes: Sequence[dict[str, Any]] = ()
         if new.initial_events:
             moved = await unit.append_client_events(state, new.initial_events)
@@ -201,6 +222,7 @@ class SessionsHandlers(SessionsServiceServicer):
             workspace_provider=self._workspace_provider,
             providers=self._providers,
             prices=self._prices,
+            has_search=self._has_search,
         )
         await Sessions(tx).insert(admitted.row)
         return admitted, admitted.state(tx.workspace_id)
@@ -212,8 +234,9 @@ class SessionsHandlers(SessionsServiceServicer):
 class _Change:
     """What an update does to a session: its columns afterwards, and what to tell about it."""
 
-    def __init__(self, record: SessionRecord, patch: SessionPatch, *, is_running: bool) -> None:
+    def __init__(self, record: SessionRecord, patch: SessionPatch, *, is_running: bool, has_search: bool) -> None:
         row = record.row
+        self._has_search = has_search
         # The changed fields as session.updated shows them; None where nothing changed.
         self.told: dict[str, Any] | None = None
         self.title, self.metadata, self.agent_document = row.title, row.metadata, row.agent_document
@@ -256,6 +279,8 @@ class _Change:
         before = orjson.loads(record.agent_document)
         after = replace_tools(before, patch)
         refuse_unavailable(after)
+        if not self._has_search:
+            refuse_search(after.get("tools") or [], field="agent.tools", given=patch.get("tools"))
         if after == before:
             return
         self.agent_document = orjson.dumps(after).decode()

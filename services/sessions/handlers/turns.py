@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ from services.sessions.domain.move import Moved
 from services.sessions.domain.session_state import PendingCall, TokenUsage
 from services.sessions.domain.threads import thread_calls
 from services.sessions.domain.turn_errors import MalformedTurnEvent
-from services.sessions.domain.turn_events import parked_call
+from services.sessions.domain.turn_events import parked_call, web_requests
 from services.sessions.operations.announcer import event_message
 from services.sessions.operations.core import Operations, new_event_id
 from services.sessions.operations.thread_budgets import SharesBudget, refuse_shared
@@ -83,7 +83,7 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
         workspace_id = current_context().workspace_id
         drafts, fields = _drafts(request)
         end = await self._end(workspace_id, request, fields) if request.HasField("end") else None
-        usage = _usage(request)
+        usage = _usage(request, fields.values())
         charges = tuple(
             self._prices.charge(entry.model_id, _token_usage(entry.usage), entry.asked_as) for entry in request.usage
         )
@@ -109,6 +109,7 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
                 )
         response = turns_pb2.AppendTurnEventsResponse(last_seq=moved.state.last_seq, ended=moved.ended)
         response.budget_reached = budget.is_reached(moved.state) if shared is None else shared
+        response.session_revision = moved.state.revision
         if moved.state.input_seq > request.known_seq:
             # Also where the turn is over: the runner keeps the context for the next one.
             response.new_events.extend(await self._new_events(workspace_id, moved, request))
@@ -268,13 +269,14 @@ def _drafts(request: turns_pb2.AppendTurnEventsRequest) -> tuple[tuple[Draft, ..
     return tuple(drafts), fields
 
 
-def _usage(request: turns_pb2.AppendTurnEventsRequest) -> TokenUsage | None:
-    if not request.usage:
-        return None
+def _usage(request: turns_pb2.AppendTurnEventsRequest, events: Iterable[Any]) -> TokenUsage | None:
+    """What the models spent, and the requests to the web that results tell of."""
     total = TokenUsage()
     for entry in request.usage:
         total += _token_usage(entry.usage)
-    return total
+    for fields in events:
+        total += web_requests(fields)
+    return total if request.usage or total != TokenUsage() else None
 
 
 def _token_usage(usage: sessions_pb2.Usage) -> TokenUsage:

@@ -160,7 +160,7 @@ class Committer:
         if not outcomes:
             return outcomes
         moves = [(moved, job.headers) for job, moved in outcomes.items()]
-        async with self._database.platform_statements() as tx:
+        async with self._database.platform_statements(within={job.workspace_id for job in outcomes}) as tx:
             saved = await self._writer.save_guesses(tx, moves, written)
         for job in outcomes:
             if job.session_id not in saved:
@@ -170,7 +170,7 @@ class Committer:
     async def _under_lock(self, jobs: list[Job], written: Written) -> dict[Job, Moved]:
         """Moves those of the sessions that nobody else holds, in one transaction."""
         outcomes: dict[Job, Moved] = {}
-        async with self._database.platform_transaction() as tx:
+        async with self._database.platform_transaction(within={job.workspace_id for job in jobs}) as tx:
             locked = await TurnStore(tx).lock_free(sorted({job.session_id for job in jobs}))
             states = {state.id: state for state in locked}
             now = self._clock.now()

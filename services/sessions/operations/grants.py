@@ -65,6 +65,7 @@ class Grants:
             budget_reached=await self._is_budget_reached(state),
             root_session_id=state.root_id,
             parent_thread_id=parent_thread_id,
+            session_revision=state.revision,
         )
         message.session.last_seq = state.last_seq
         # A runner tells by it whether this turn answers calls that waited, or comes after a failed one.
@@ -87,6 +88,8 @@ class Grants:
         # A session shows its model without the effort that its agent asks for; the runner needs it.
         session.agent.model_json = record.agent_model.encode()
         environment = record.row.environment.encode()
+        if root is not None:
+            session.resources_json = root.row.resources.encode()
         self._kept[state.id] = (record.row.revision, session, environment, parent_thread_id)
         if len(self._kept) > _MAX_KEPT:
             self._kept.popitem(last=False)

@@ -25,6 +25,7 @@ from services.sessions.domain.move import Move, Moved
 from services.sessions.domain.session_errors import SessionNotFound
 from services.sessions.domain.session_state import Phase, SessionState, TurnState, phase_of
 from services.sessions.operations.unit import Unit, new_event_id
+from services.sessions.store.agents import AgentStore
 from services.sessions.store.log import EventStored
 from services.sessions.store.sessions import Sessions
 from services.sessions.store.threads import ThreadStore
@@ -112,7 +113,8 @@ class ThreadOperations:
         state = (await unit.apply(move.finish())).state
         for delivery in sorted(deliveries, key=lambda each: each.thread_id):
             if delivery.member is not None:
-                await ThreadStore(unit.tx).insert(state.id, delivery.thread_id, delivery.member, unit.now)
+                document = await _document(unit.tx, delivery.member)
+                await ThreadStore(unit.tx).insert(state.id, delivery.thread_id, delivery.member, unit.now, document)
             thread = await unit.lock(delivery.thread_id)
             message = threads.message_for(delivery, state.thread_id)
             begun = turn.append_client_events(thread, [message], unit.now, new_event_id, traceparent=state.traceparent)
@@ -217,4 +219,16 @@ async def _members(tx: Tx, session_id: str) -> list[threads.Member]:
     record = await Sessions(tx).get(session_id)
     document: dict[str, Any] = orjson.loads(record.agent_document) if record else {}
     agents = (document.get("multiagent") or {}).get("agents") or []
-    return [threads.Member(each["id"], each["version"], each["name"]) for each in agents if each["type"] == "agent"]
+    return [
+        threads.Member(each["id"], each["version"], each["name"], each.get("skills") or ())
+        for each in agents
+        if each["type"] == "agent"
+    ]
+
+
+async def _document(tx: Tx, member: threads.Member) -> str | None:
+    """The agent of a thread where it is other than the saved one: its skills are those that the session keeps."""
+    if not member.skills:
+        return None
+    saved = await AgentStore(tx).load_version(member.agent_id, member.version)
+    return orjson.dumps(orjson.loads(str(saved.document)) | {"skills": list(member.skills)}).decode()

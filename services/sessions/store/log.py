@@ -31,7 +31,8 @@ WITH saved AS ( -- platform-wide: each row brings the workspace that its session
         input_tokens = m.input_tokens, output_tokens = m.output_tokens,
         cache_read_input_tokens = m.cache_read_input_tokens,
         cache_creation_5m_input_tokens = m.cache_creation_5m_input_tokens,
-        cache_creation_1h_input_tokens = m.cache_creation_1h_input_tokens, spend = m.spend,
+        cache_creation_1h_input_tokens = m.cache_creation_1h_input_tokens,
+        web_search_requests = m.web_search_requests, web_fetch_requests = m.web_fetch_requests, spend = m.spend,
         active_seconds = m.active_seconds,
         running_since = m.running_since, parked_at = m.parked_at, outcome = m.outcome,
         outcome_evaluations = CASE WHEN m.outcome_changes IS NULL THEN s.outcome_evaluations
@@ -42,7 +43,8 @@ WITH saved AS ( -- platform-wide: each row brings the workspace that its session
         updated_at timestamptz, status text, last_seq bigint, input_seq bigint, turn_epoch bigint, turn_state text,
         turn_attempt integer, turn_holder text, interrupt_seq bigint, unread text, pending text, stop_reason text,
         input_tokens bigint, output_tokens bigint, cache_read_input_tokens bigint,
-        cache_creation_5m_input_tokens bigint, cache_creation_1h_input_tokens bigint, spend text,
+        cache_creation_5m_input_tokens bigint, cache_creation_1h_input_tokens bigint,
+        web_search_requests bigint, web_fetch_requests bigint, spend text,
         active_seconds double precision, running_since timestamptz, parked_at timestamptz, outcome text,
         outcome_changes jsonb, traceparent text, version bigint, threads text)
     -- The ids once more by themselves: the planner can't know how few rows the JSON holds.

@@ -61,6 +61,8 @@ class NewSessionRow:
     loop_engine: str
     thread_id: str
     budget: str | None = None
+    vault_ids: str = "[]"
+    resources: str = "[]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +102,12 @@ class Sessions:
             INSERT INTO sessions (
                 workspace_id, id, created_at, updated_at, agent_id, agent_version, agent_document, agent_model,
                 agent_name, environment_id, environment, title, metadata, loop_engine, thread_id,
-                budget
+                budget, vault_ids, resources
             ) VALUES (
                 %(workspace_id)s, %(id)s, %(created_at)s, %(created_at)s, %(agent_id)s, %(agent_version)s,
                 %(agent_document)s, %(agent_model)s, %(agent_name)s, %(environment_id)s, %(environment)s, %(title)s,
-                %(metadata)s, %(loop_engine)s, %(thread_id)s, %(budget)s
+                %(metadata)s, %(loop_engine)s, %(thread_id)s, %(budget)s, %(vault_ids)s,
+                %(resources)s
             )
             """,
             {name: getattr(session, name) for name in NewSessionRow.__slots__},
@@ -212,8 +215,8 @@ def _conditions(narrowed: SessionFilter) -> LiteralString:
         sql += " AND deployment_id = %(deployment_id)s"
     if narrowed.memory_store_id:
         sql += (
-            " AND EXISTS (SELECT FROM jsonb_array_elements(resources::jsonb) resource"
-            " WHERE resource ->> 'memory_store_id' = %(memory_store_id)s)"
+            " AND resources <> '[]' AND resources::jsonb @>"
+            " jsonb_build_array(jsonb_build_object('memory_store_id', %(memory_store_id)s::text))"
         )
     if narrowed.statuses:
         sql += " AND status = ANY(%(statuses)s)"

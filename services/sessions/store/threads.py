@@ -44,16 +44,21 @@ class ThreadStore:
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
 
-    async def insert(self, root_id: str, thread_id: str, member: Member, now: datetime) -> None:
-        """Stores a new, idle thread: it shares what the session has, and runs a saved agent of its own."""
+    async def insert(
+        self, root_id: str, thread_id: str, member: Member, now: datetime, document: str | None = None
+    ) -> None:
+        """Stores a new, idle thread: it shares what the session has, and runs a saved agent of its own.
+
+        `document` is that agent where the session has it otherwise than saved.
+        """
         await self._tx.execute(
             """
             INSERT INTO sessions (
-                workspace_id, id, root_id, created_at, updated_at, agent_id, agent_version, agent_name, environment_id,
-                environment, environment_now, resources, vault_ids, loop_engine, deployment_id, thread_id, turn_holder,
-                budget
+                workspace_id, id, root_id, created_at, updated_at, agent_id, agent_version, agent_document, agent_name,
+                environment_id, environment, environment_now, resources, vault_ids, loop_engine, deployment_id,
+                thread_id, turn_holder, budget
             )
-            SELECT workspace_id, %(thread_id)s, id, %(now)s, %(now)s, %(agent_id)s, %(version)s, %(name)s,
+            SELECT workspace_id, %(thread_id)s, id, %(now)s, %(now)s, %(agent_id)s, %(version)s, %(document)s, %(name)s,
                    environment_id, environment, environment_now, resources, vault_ids, loop_engine, deployment_id,
                    %(thread_id)s, turn_holder, budget
             FROM sessions WHERE workspace_id = %(workspace_id)s AND id = %(root_id)s
@@ -64,6 +69,7 @@ class ThreadStore:
                 "now": now,
                 "agent_id": member.agent_id,
                 "version": member.version,
+                "document": document,
                 "name": member.name,
             },
         )
@@ -163,7 +169,7 @@ class ThreadStore:
         rows = await self._tx.all(
             """
             SELECT id, input_tokens, output_tokens, cache_read_input_tokens, cache_creation_5m_input_tokens,
-                   cache_creation_1h_input_tokens, spend
+                   cache_creation_1h_input_tokens, web_search_requests, web_fetch_requests, spend
             FROM sessions WHERE workspace_id = %(workspace_id)s AND id = ANY(%(ids)s) LIMIT 1000
             """,
             {"ids": list(thread_ids)},

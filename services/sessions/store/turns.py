@@ -29,6 +29,8 @@ _TOKEN_COLUMNS = (
     "cache_read_input_tokens",
     "cache_creation_5m_input_tokens",
     "cache_creation_1h_input_tokens",
+    "web_search_requests",
+    "web_fetch_requests",
 )
 # In the order in which both locks read them.
 _STATE_COLUMNS = (
@@ -57,7 +59,8 @@ class TurnStore:
                    revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
                    turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
                    cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
-                   spend, active_seconds, running_since, parked_at, outcome, traceparent, version, root_id, threads
+                   web_search_requests, web_fetch_requests, spend, active_seconds, running_since, parked_at, outcome,
+                   traceparent, version, root_id, threads
             FROM sessions WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND deleted_at IS NULL
             FOR NO KEY UPDATE
             """,
@@ -73,7 +76,8 @@ class TurnStore:
                    revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
                    turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
                    cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
-                   spend, active_seconds, running_since, parked_at, outcome, traceparent, version, root_id, threads
+                   web_search_requests, web_fetch_requests, spend, active_seconds, running_since, parked_at, outcome,
+                   traceparent, version, root_id, threads
             -- platform-wide: one commit serves many workspaces; the caller compares each one's own
             FROM sessions WHERE id = ANY(%(ids)s) AND deleted_at IS NULL
             ORDER BY id
@@ -168,13 +172,15 @@ def session_values(state: SessionState) -> dict[str, Any]:
         "turn_holder": state.turn_holder,
         "interrupt_seq": state.interrupt_seq,
         "unread": _dump([[entry.seq, entry.starts_turn] for entry in state.unread]),
-        "pending": _dump([[call.event_id, call.block_id, call.kind, call.answered] for call in state.pending]),
+        "pending": _dump([_call_values(call) for call in state.pending]),
         "stop_reason": state.stop_reason,
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
         "cache_read_input_tokens": usage.cache_read_input_tokens,
         "cache_creation_5m_input_tokens": usage.cache_creation_5m_input_tokens,
         "cache_creation_1h_input_tokens": usage.cache_creation_1h_input_tokens,
+        "web_search_requests": usage.web_search_requests,
+        "web_fetch_requests": usage.web_fetch_requests,
         "spend": state.spend,
         "active_seconds": state.active_seconds,
         "running_since": state.running_since,
@@ -208,8 +214,14 @@ def _outcome_values(outcome: Outcome) -> list[Any]:
     return [outcome.id, outcome.seq, outcome.number, outcome.iteration, outcome.stage]
 
 
-def _call(event_id: str, block_id: str, kind: str, answered: bool) -> PendingCall:
-    return PendingCall(event_id, block_id, CallKind(kind), answered)
+def _call(event_id: str, block_id: str, kind: str, answered: bool, server_name: str = "") -> PendingCall:
+    return PendingCall(event_id, block_id, CallKind(kind), answered, server_name)
+
+
+def _call_values(call: PendingCall) -> list[Any]:
+    values = [call.event_id, call.block_id, call.kind, call.answered]
+    # Most calls are of no server, and a former build reads them as it wrote them.
+    return [*values, call.server_name] if call.server_name else values
 
 
 def _dump(values: list[Any]) -> str:

@@ -7,6 +7,7 @@ of JSON Schema that `problem_of` checks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -17,7 +18,7 @@ from services.vault.domain.faults import Faults, joined
 DEFAULT_MAX_STEPS, LONGEST_MAX_STEPS = 25, 1000
 # Ten years: whoever wants to wait longer sets no bound.
 LONGEST_WAIT_SECONDS = 315_360_000
-NO_FILES = "no storage for files is part of this build"
+NO_CHOICE = "an installation always keeps files"
 NO_MEMORY = "no memory is part of this build"
 NO_SQLITE = "the platform keeps its state in PostgreSQL"
 NO_EXECUTABLE = "it has no executable adapter"
@@ -43,6 +44,58 @@ BUILTIN_OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "enum": ["interactive"],
             "default": "interactive",
             "description": "Who answers a gated call: a person. Answers by the platform belong to the engine pi.",
+        },
+    }
+)
+
+LOCAL_FILES_OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "base_path": {
+            "type": "string",
+            "enum": ["files"],
+            "default": "files",
+            "description": "Folder below the data directory. It stays where it is: rows name what lies in it.",
+        }
+    }
+)
+
+S3_OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "bucket": {
+            "type": "string",
+            "pattern": r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$",
+            "description": "An existing bucket; files that are kept elsewhere are not moved into it.",
+        },
+        "region": {
+            "type": ["string", "null"],
+            "pattern": r"^[A-Za-z0-9-]{1,64}$",
+            "default": "us-east-1",
+            "description": "Region that requests are signed for.",
+        },
+        "endpoint": {
+            "type": ["string", "null"],
+            "pattern": r"^https?://[A-Za-z0-9.\[\]:_-]{1,255}(/[A-Za-z0-9._/-]*)?$",
+            "default": None,
+            "description": "Address of the server, such as https://storage.example.com; null: the provider's own.",
+        },
+        "prefix": {
+            "type": ["string", "null"],
+            "pattern": r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,255}$",
+            "default": None,
+            "description": "What every key begins with.",
+        },
+        "access_key_id": {
+            "type": ["string", "null"],
+            "pattern": r"^[\x21-\x7e]{1,256}$",
+            "default": None,
+            "description": "Who asks; null: the identity that the environment or the machine gives.",
+        },
+        "secret_access_key": {
+            "type": ["string", "null"],
+            "pattern": r"^[\x21-\x7e]{1,1024}$",
+            "default": None,
+            "writeOnly": True,
+            "description": "Sealed, and never shown again.",
         },
     }
 )
@@ -89,7 +142,11 @@ ADAPTERS: Mapping[str, tuple[Adapter, ...]] = MappingProxyType(
             Adapter("claude", "Claude", NO_EXECUTABLE),
         ),
         "storage.metadata": (Adapter("postgres", "PostgreSQL"), Adapter("sqlite", "SQLite", NO_SQLITE)),
-        "storage.artifacts": (Adapter("none", "No files"), Adapter("local", "Local folder", NO_FILES)),
+        "storage.artifacts": (
+            Adapter("local", "Local folder", options=LOCAL_FILES_OPTIONS),
+            Adapter("s3", "A bucket of whoever speaks the S3 protocol", options=S3_OPTIONS),
+            Adapter("none", "No files", NO_CHOICE),
+        ),
         "memory": (Adapter("none", "No memory"), Adapter("sqlite", "SQLite", NO_MEMORY)),
         "sandbox": (
             Adapter("local", "On the runner's host"),
@@ -147,10 +204,17 @@ def problem_of(schema: Mapping[str, Any], value: Any) -> str:
         return ""
     if "enum" in schema:
         return "" if value in schema["enum"] else f"must be one of {', '.join(schema['enum'])}"
+    if "pattern" in schema:
+        sound = isinstance(value, str) and re.fullmatch(schema["pattern"], value) is not None
+        return "" if sound else f"must be a string that matches {schema['pattern']}{_or_null(kinds)}"
     low, high = schema["minimum"], schema["maximum"]
     if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
         return ""
-    return f"must be a whole number from {low} to {high}{', or null' if 'null' in kinds else ''}"
+    return f"must be a whole number from {low} to {high}{_or_null(kinds)}"
+
+
+def _or_null(kinds: list[str]) -> str:
+    return ", or null" if "null" in kinds else ""
 
 
 def descriptors() -> dict[str, list[dict[str, Any]]]:

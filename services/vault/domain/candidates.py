@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from services.vault.domain import adapters, settings
+from services.vault.domain import adapters, artifacts, settings
 from services.vault.domain.faults import Faults, joined
-from services.vault.domain.settings import MASK, ModelSettings, Settings
+from services.vault.domain.settings import MASK, Settings
 
 # Nothing that can be set needs a process to be started anew: runners, sessions and the gateway ask for the document.
 RESTART_REQUIRED = False
@@ -28,16 +28,22 @@ class Verdict:
     message: str
 
 
-def judge(document: Any, stored: ModelSettings, environ: Mapping[str, str]) -> Settings:
+def judge(document: Any, stored: Settings, environ: Mapping[str, str]) -> Settings:
     """Reads what somebody wants to save, over what is `stored`. InvalidSettings for whatever speaks against it."""
-    candidate = settings.parse(document, stored_api_key=stored.api_key, stored_vendor=stored.vendor)
+    candidate = settings.parse(
+        document,
+        stored_api_key=stored.model.api_key,
+        stored_vendor=stored.model.vendor,
+        stored_artifacts=stored.artifacts,
+    )
     faults = Faults()
     settings.check_credentials(candidate.model, environ, faults)
+    artifacts.check_reference(candidate.artifacts, environ, faults)
     faults.raise_if_any()
     return candidate
 
 
-def judge_area(area: str, config: Any, stored: ModelSettings, environ: Mapping[str, str]) -> Verdict:
+def judge_area(area: str, config: Any, stored: Settings, environ: Mapping[str, str]) -> Verdict:
     """Judges one area without the others. InvalidSettings for a malformed one."""
     faults = Faults()
     if area not in adapters.ADAPTERS:
@@ -48,7 +54,9 @@ def judge_area(area: str, config: Any, stored: ModelSettings, environ: Mapping[s
     if adapter is not None and adapter.reason:
         return Verdict(adapter.id, "unavailable", f"{adapter.label} can't be used: {adapter.reason}.")
     if area == "model":
-        settings.check_credentials(settings.read_model(config, faults, stored), environ, faults)
+        settings.check_credentials(settings.read_model(config, faults, stored.model), environ, faults)
+    elif area == artifacts.AREA:
+        artifacts.check_reference(artifacts.read(config, faults, stored.artifacts), environ, faults)
     elif area == "memory":
         settings.read_memory(config, faults)
     else:
@@ -78,12 +86,17 @@ def _found(area: str, adapter: str) -> str:
         return "The settings are sound." if adapter == "demo" else "The settings are sound. The vendor was not asked."
     if area == "storage.metadata":
         return "The database answers."
+    if area == artifacts.AREA and adapter == "s3":
+        return "The settings are sound. The bucket was not asked."
     return "The settings are sound."
 
 
 def _clear(document: Settings) -> dict[str, Any]:
     shown = document.document()
     shown["model"]["api_key"] = document.model.api_key or None
+    options = shown["storage"]["artifacts"]["options"]
+    if "secret_access_key" in options:
+        options["secret_access_key"] = document.artifacts.secret_access_key or None
     return shown
 
 

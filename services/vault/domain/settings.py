@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from services.vault.domain import adapters
+from services.vault.domain import adapters, artifacts
 from services.vault.domain.adapters import DEFAULT_MAX_STEPS, LONGEST_WAIT_SECONDS, default_of
+from services.vault.domain.artifacts import LOCAL as LOCAL_ARTIFACTS
+from services.vault.domain.artifacts import ArtifactSettings
 from services.vault.domain.faults import Faults
 
 MASK = "********"
@@ -54,6 +56,7 @@ class Settings:
     requires_action_timeout_seconds: int | None = None
     # None where the document does not say; it then reads as `interactive`.
     approval_mode: str | None = None
+    artifacts: ArtifactSettings = LOCAL_ARTIFACTS
 
     def document(self) -> dict[str, Any]:
         """The public JSON object, with secrets masked."""
@@ -70,7 +73,7 @@ class Settings:
             "loop_engine": {"provider": self.engine, "options": self._options()},
             "storage": {
                 "metadata": {"provider": default_of("storage.metadata"), "options": {}},
-                "artifacts": {"provider": default_of("storage.artifacts"), "options": {}},
+                "artifacts": self.artifacts.document(),
             },
             "memory": {"enabled": False, "provider": default_of("memory"), "options": {}},
             "sandbox": {"provider": default_of("sandbox"), "options": {}},
@@ -83,7 +86,12 @@ class Settings:
 
     def secret_states(self) -> dict[str, Any]:
         """For each secret path whether it is set."""
-        return {"model": {"api_key": "configured" if self.model.api_key else "not_set"}}
+        model = {"api_key": "configured" if self.model.api_key else "not_set"}
+        return {"model": model, **self.artifacts.secret_states()}
+
+    def secrets(self) -> dict[str, str]:
+        """What is sealed beside the document, by the names under which `reopen` reads it."""
+        return {"api_key": self.model.api_key, "secret_access_key": self.artifacts.secret_access_key}
 
 
 def from_environment(environ: Mapping[str, str]) -> Settings:
@@ -106,11 +114,21 @@ def from_environment(environ: Mapping[str, str]) -> Settings:
         api_key=api_key if vendor != "demo" else "",
         default_model=environ.get("MANAGED_AGENTS_MODEL") or DEFAULT_MODELS[vendor],
     )
-    return Settings(model=model, requires_action_timeout_seconds=_bound_of_environment(environ))
+    return Settings(
+        model=model,
+        requires_action_timeout_seconds=_bound_of_environment(environ),
+        artifacts=artifacts.from_environment(environ),
+    )
 
 
-def parse(document: Any, *, stored_api_key: str, stored_vendor: str = "") -> Settings:
-    """Reads a document; a mask keeps `stored_api_key`, which belongs to `stored_vendor`.
+def parse(
+    document: Any,
+    *,
+    stored_api_key: str,
+    stored_vendor: str = "",
+    stored_artifacts: ArtifactSettings = LOCAL_ARTIFACTS,
+) -> Settings:
+    """Reads a document; a mask keeps `stored_api_key`, which belongs to `stored_vendor`, or the secret of the store.
 
     InvalidSettings names every fault by its path.
     """
@@ -124,7 +142,7 @@ def parse(document: Any, *, stored_api_key: str, stored_vendor: str = "") -> Set
         faults.add("schema_version", f"must be {SCHEMA_VERSION}")
     model = read_model(sections.get("model"), faults, ModelSettings(stored_vendor, api_key=stored_api_key))
     engine, options = read_engine(sections.get("loop_engine", {"provider": default_of("loop_engine")}), faults)
-    _read_others(sections, faults)
+    kept = _read_others(sections, faults, stored_artifacts)
     faults.raise_if_any()
     return Settings(
         model=model,
@@ -132,7 +150,19 @@ def parse(document: Any, *, stored_api_key: str, stored_vendor: str = "") -> Set
         default_max_steps=options.get("default_max_steps", DEFAULT_MAX_STEPS),
         requires_action_timeout_seconds=options.get(_BOUND),
         approval_mode=options.get("approval_mode"),
+        artifacts=kept,
     )
+
+
+def reopen(document: Any, secrets: Mapping[str, str]) -> Settings:
+    """Reads a document that was saved, with what was sealed beside it; one of an earlier build may hold less."""
+    storage = document.get("storage") if isinstance(document, dict) else None
+    kept = storage.get("artifacts") if isinstance(storage, dict) else None
+    if isinstance(storage, dict) and isinstance(kept, dict) and kept.get("provider") == "none":
+        # The only choice there was, before files could be kept.
+        document = document | {"storage": storage | {"artifacts": LOCAL_ARTIFACTS.document()}}
+    stored = ArtifactSettings("s3", secret_access_key=secrets.get("secret_access_key", ""))
+    return parse(document, stored_api_key=secrets["api_key"], stored_artifacts=stored)
 
 
 def read_model(value: Any, faults: Faults, stored: ModelSettings) -> ModelSettings:
@@ -196,15 +226,19 @@ def resolve_reference(secret: str, environ: Mapping[str, str]) -> str:
     return environ.get(match.group(1), "") if match else secret
 
 
-def _read_others(sections: Mapping[str, Any], faults: Faults) -> None:
+def _read_others(sections: Mapping[str, Any], faults: Faults, stored: ArtifactSettings) -> ArtifactSettings:
+    kept = LOCAL_ARTIFACTS
     if "storage" in sections:
         storage = faults.object_at(sections["storage"], "storage", {"metadata", "artifacts"})
-        for name, value in storage.items():
-            read_plain(f"storage.{name}", value, faults)
+        if "metadata" in storage:
+            read_plain("storage.metadata", storage["metadata"], faults)
+        if "artifacts" in storage:
+            kept = artifacts.read(storage["artifacts"], faults, stored)
     if "memory" in sections:
         read_memory(sections["memory"], faults)
     if "sandbox" in sections:
         read_plain("sandbox", sections["sandbox"], faults)
+    return kept
 
 
 def _read_adapter(

@@ -19,11 +19,13 @@ from services.vault.domain import adapters, candidates
 from services.vault.domain import settings as rules
 from services.vault.domain.candidates import RESTART_REQUIRED
 from services.vault.domain.errors import InvalidSettings, RunnersOnly, SettingsRevisionConflict
+from services.vault.domain.keys import DEFAULT_WORKSPACE
 from services.vault.domain.sealing import Sealer
 from services.vault.domain.settings import Settings
 from services.vault.store.settings import SettingsRow, SettingsStore
 
 RUNNER_PREFIX = "runner_"
+STORAGE_PRINCIPAL = "sessions"
 _REVISION_BYTES = 7
 _ADAPTERS = orjson.dumps(adapters.descriptors())
 
@@ -58,7 +60,8 @@ class SettingsHandler(vault_pb2_grpc.SettingsServiceServicer):
             loaded = await self._load(tx)
             settings = self._judge(request.document_json, loaded)
             await self._save(tx, request.revision, settings)
-        register_secret(settings.model.api_key)
+        for secret in settings.secrets().values():
+            register_secret(secret)
         revision = request.revision + 1
         log.info(
             "runtime_settings_saved",
@@ -85,7 +88,7 @@ class SettingsHandler(vault_pb2_grpc.SettingsServiceServicer):
 
     async def TestSettings(self, request, context) -> vault_pb2.TestSettingsResponse:
         """Judges one area. That the stored document could be read is itself the test of the database."""
-        stored = (await self._read()).settings.model
+        stored = (await self._read()).settings
         verdict = candidates.judge_area(request.area, _parse_json(request.config_json), stored, self._environ)
         return vault_pb2.TestSettingsResponse(adapter=verdict.adapter, status=verdict.status, message=verdict.message)
 
@@ -93,7 +96,7 @@ class SettingsHandler(vault_pb2_grpc.SettingsServiceServicer):
         """Opens the key of the model vendor, for runners only."""
         if not current_context().principal_id.startswith(RUNNER_PREFIX):
             raise RunnersOnly("Only a runner may open model access.")
-        settings = (await self._read()).settings
+        settings = (await self._in_effect()).settings
         model = settings.model
         response = vault_pb2.GetModelAccessResponse(
             vendor=model.vendor,
@@ -106,11 +109,36 @@ class SettingsHandler(vault_pb2_grpc.SettingsServiceServicer):
         response.revision = int.from_bytes(digest[:_REVISION_BYTES], "big")
         return response
 
+    async def GetStorageAccess(self, request, context) -> vault_pb2.GetStorageAccessResponse:
+        """Opens the secret of the bucket, for the sessions service only."""
+        if current_context().principal_id != STORAGE_PRINCIPAL:
+            raise RunnersOnly("Only the sessions service may open storage access.")
+        kept = (await self._read()).settings.artifacts.opened(self._environ)
+        if kept.provider != "s3":
+            return vault_pb2.GetStorageAccessResponse(provider=kept.provider)
+        return vault_pb2.GetStorageAccessResponse(
+            provider=kept.provider,
+            bucket=kept.bucket,
+            region=kept.region,
+            endpoint=kept.endpoint,
+            prefix=kept.prefix,
+            access_key_id=kept.access_key_id,
+            secret_access_key=kept.secret_access_key,
+        )
+
     def _judge(self, document_json: bytes, loaded: _Loaded) -> Settings:
-        return candidates.judge(_parse_json(document_json), loaded.settings.model, self._environ)
+        return candidates.judge(_parse_json(document_json), loaded.settings, self._environ)
 
     async def _read(self) -> _Loaded:
         async with self._database.read(current_context().workspace_id) as tx:
+            return await self._load(tx)
+
+    async def _in_effect(self) -> _Loaded:
+        """What runners go by: what the operator saved holds for every workspace that has nothing of its own."""
+        loaded = await self._read()
+        if loaded.revision or current_context().workspace_id == DEFAULT_WORKSPACE:
+            return loaded
+        async with self._database.read(DEFAULT_WORKSPACE) as tx:
             return await self._load(tx)
 
     async def _load(self, tx: Tx) -> _Loaded:
@@ -119,17 +147,17 @@ class SettingsHandler(vault_pb2_grpc.SettingsServiceServicer):
         if row is None:
             return _Loaded(0, 0, rules.from_environment(self._environ))
         try:
-            return _Loaded(row.revision, row.revision, self._open(tx, row))
+            return _Loaded(row.revision, row.revision, await self._open(tx, row))
         except DomainError as fault:
             former = await store.load_effective()
             if former is None:
                 raise
             self._tell_damaged(tx.workspace_id, row.revision, fault)
-            return _Loaded(row.revision, former.revision, self._open(tx, former), row.document, fault)
+            return _Loaded(row.revision, former.revision, await self._open(tx, former), row.document, fault)
 
-    def _open(self, tx: Tx, row: SettingsRow) -> Settings:
-        secrets = orjson.loads(self._sealer.open(row.secrets, associated=_identity(tx)))
-        return rules.parse(row.document, stored_api_key=secrets["api_key"])
+    async def _open(self, tx: Tx, row: SettingsRow) -> Settings:
+        secrets = orjson.loads(await self._sealer.open(row.secrets, associated=_identity(tx)))
+        return rules.reopen(row.document, secrets)
 
     def _tell_damaged(self, workspace_id: str, revision: int, fault: DomainError) -> None:
         if self._told_damaged.get(workspace_id) != revision:
@@ -137,7 +165,7 @@ class SettingsHandler(vault_pb2_grpc.SettingsServiceServicer):
             log.error("the saved settings can't be used, the former ones stay in effect", reason=fault.reason)
 
     async def _save(self, tx: Tx, revision: int, settings: Settings) -> None:
-        sealed = self._sealer.seal(orjson.dumps({"api_key": settings.model.api_key}), associated=_identity(tx))
+        sealed = await self._sealer.seal(orjson.dumps(settings.secrets()), associated=_identity(tx))
         store = SettingsStore(tx)
         document = settings.document()
         saved = await (store.replace(revision, document, sealed) if revision else store.insert(document, sealed))

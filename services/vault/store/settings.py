@@ -86,6 +86,14 @@ class MasterKeyStore:
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
 
+    async def find(self) -> bytes | None:
+        """The stored check; None in a database that nothing was sealed for yet, be it without any table."""
+        (table,) = await self._tx.one("SELECT to_regclass('master_key_checks')::text")
+        if table is None:
+            return None
+        found = await self._tx.maybe_one("SELECT sealed FROM master_key_checks WHERE id = 1")
+        return None if found is None else bytes(found[0])
+
     async def load_or_insert(self, sealed: bytes) -> bytes:
         """The stored check; `sealed` becomes it where there is none yet."""
         await self._tx.execute(

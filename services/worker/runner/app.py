@@ -6,6 +6,7 @@ from functools import partial
 from google.protobuf.message import DecodeError
 from nats.aio.msg import Msg
 
+from kit.addresses import PrivateHosts
 from kit.ids import new_id
 from kit.lifecycle import Service
 from kit.nats import Nats, connect
@@ -14,7 +15,9 @@ from kit.rpc.context import CallContext
 from kit.rpc.server import Server
 from kit.telemetry import log
 from managed_agents.sessions.v1.events_pb2 import TurnSignal
+from managed_agents.sessions.v1.files_pb2_grpc import FilesServiceStub
 from managed_agents.sessions.v1.turns_pb2_grpc import TurnsServiceStub
+from managed_agents.vault.v1.injections_pb2_grpc import InjectionServiceStub
 from managed_agents.vault.v1.vault_pb2 import GetModelAccessRequest, GetModelAccessResponse
 from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceStub
 from managed_agents.worker.v1.runner_pb2_grpc import add_RunnerServiceServicer_to_server
@@ -24,11 +27,19 @@ from services.worker.runner.handlers.runner import RunnerDescription, RunnerHand
 from services.worker.runner.loop.cache import ConversationCache
 from services.worker.runner.loop.claims import Claims
 from services.worker.runner.loop.retry import RetryPolicy
+from services.worker.runner.loop.rubrics import RubricReader
 from services.worker.runner.loop.sessions import TurnSessions
 from services.worker.runner.loop.turn import TurnServices
+from services.worker.runner.loop.workspace import Workspaces
+from services.worker.runner.mcp.registry import ROTATED_SUBJECT, McpServers
+from services.worker.runner.mcp.session import Limits
 from services.worker.runner.models import registry
 from services.worker.runner.models.access import Create, ModelAccessCache
 from services.worker.runner.models.base import ToolDefinition
+from services.worker.runner.secrets import SecretsRegistry
+from services.worker.runner.web import Fetches, Searches, WebTools
+from services.worker.runner.web.pages import PageReader
+from services.worker.runner.workspace.registry import attachment_reader, mounts_of
 from services.worker.sandbox import SandboxManager
 from services.worker.tools import TOOL_SPECS
 
@@ -43,7 +54,9 @@ class Runner:
         settings: RunnerSettings,
         create_provider: Create = registry.create,
         sandboxes: SandboxManager | None = None,
+        fetcher: Fetches | None = None,
     ) -> None:
+        """A test may give models, sandboxes and a way to the web of its own; nothing else reaches those."""
         self.runner_id = new_id("runner")
         self._settings = settings
         self._nats: Nats | None = None
@@ -56,9 +69,32 @@ class Runner:
         self._vault = self._channels[1].stub(SettingsServiceStub)
         self._cache = ConversationCache(settings.runner_context_cache_bytes)
         root = settings.data_dir / "sandboxes"
-        self.sandboxes = sandboxes or SandboxManager(root, kind=settings.sandbox_kind)
-        self._deletions = Deletions(root, self.sandboxes.remove, self.sandboxes.close)
+        self.secrets = SecretsRegistry(
+            self._channels[1].stub(InjectionServiceStub), runner_id=self.runner_id, shared_secret=token
+        )
+        private = PrivateHosts.parse(settings.allowed_private_hosts)
+        self.sandboxes = sandboxes or SandboxManager(
+            root, kind=settings.sandbox_kind, private_hosts=private, secrets_of=self.secrets.of
+        )
+        self.servers = McpServers(
+            self._channels[1].stub(InjectionServiceStub),
+            runner_id=self.runner_id,
+            limits=Limits(settings.mcp_connect_seconds, settings.mcp_call_seconds),
+            private=private,
+            bus=lambda: self._nats,
+            secrets_of=self.secrets.of,
+        )
+        self._deletions = Deletions(root, self.sandboxes.remove, self._close_session)
         self.access = ModelAccessCache(self._fetch_access, create_provider)
+        self.workspaces = Workspaces(
+            self.sandboxes, mounts_of(self._channels, private), attachment_reader(self._channels)
+        )
+        self._pages = PageReader()
+        self._web = WebTools(
+            (lambda: fetcher) if fetcher is not None else self._make_fetcher,
+            self._make_searcher if settings.web_search_url else None,
+        )
+        self._tools = {**TOOL_SPECS, **self._web.specs}
         calls = TurnSessions(turns, self._cache)
         self.claims = Claims(
             turns,
@@ -67,12 +103,18 @@ class Runner:
                 release=calls.release,
                 load=calls.load,
                 read_log=calls.read_log,
+                rubrics=RubricReader(self._channels[0].stub(FilesServiceStub)),
                 publish=self._publish,
                 access=self.access,
                 sandboxes=self.sandboxes,
+                workspaces=self.workspaces,
+                servers=self.servers,
+                secrets=self.secrets,
                 built_in={
-                    name: ToolDefinition(name, spec.description, spec.input_schema) for name, spec in TOOL_SPECS.items()
+                    name: ToolDefinition(name, spec.description, spec.input_schema)
+                    for name, spec in self._tools.items()
                 },
+                web=self._web,
                 retry_policy=RetryPolicy(settings.model_attempts, settings.model_retry_seconds),
                 window_tokens=settings.context_window_tokens,
             ),
@@ -87,6 +129,16 @@ class Runner:
             add_RunnerServiceServicer_to_server, RunnerHandler(self._describe, lambda: self.claims.held, self.access)
         )
 
+    def _make_fetcher(self) -> Fetches:
+        from services.worker.runner.web.fetch import Fetcher
+
+        return Fetcher(self._pages)
+
+    def _make_searcher(self) -> Searches:
+        from services.worker.runner.web.search import Searcher
+
+        return Searcher(self._settings.web_search_url)
+
     def add_to(self, service: Service) -> None:
         """Hand the parts over, in the order in which they start."""
         drain_seconds = self._settings.runner_drain_seconds
@@ -94,6 +146,8 @@ class Runner:
         service.add("channels", stop=self._close_channels)
         service.add("model access", stop=self.access.close)
         service.add("sandboxes", stop=self.sandboxes.aclose)
+        service.add("mcp servers", stop=self.servers.aclose)
+        service.add("pages", stop=self._pages.close)
         service.add("rpc", self.server.start, self.server.stop)
         service.add_task("deletions", self._follow_deletions)
         service.add_task("leases", self.claims.keep)
@@ -104,7 +158,14 @@ class Runner:
         self._nats = await connect(self._settings.nats_server(), self.runner_id)
         await self._nats.subscribe_eventually(f"runners.{self.runner_id}.signals", self._hear)
         await self._nats.subscribe_eventually("settings.saved.*", self._hear_of_settings)
+        await self._nats.subscribe_eventually(ROTATED_SUBJECT, self.servers.hear_of_rotation)
+        await self._nats.subscribe_eventually(ROTATED_SUBJECT, self._hear_of_rotation)
+        for mount in self.workspaces.mounts:
+            for subject in mount.subjects:
+                await self._nats.subscribe_eventually(subject, mount.hear)
+            self._nats.on_reconnect(mount.doubt)
         self._nats.on_reconnect(self.access.forget)
+        self._nats.on_reconnect(self.secrets.forget)
 
     async def _disconnect(self) -> None:
         if self._nats is not None:
@@ -120,6 +181,11 @@ class Runner:
         assert self._nats is not None
         await self._deletions.run(self._nats)
 
+    async def _close_session(self, session_id: str) -> None:
+        await self.servers.close(session_id)
+        await self.sandboxes.close(session_id)
+        self.workspaces.forget(session_id)
+
     async def _close_channels(self) -> None:
         for channel in self._channels:
             await channel.close()
@@ -132,6 +198,9 @@ class Runner:
 
     async def _hear_of_settings(self, message: Msg) -> None:
         self.access.forget(message.subject.rpartition(".")[2])
+
+    async def _hear_of_rotation(self, message: Msg) -> None:
+        self.secrets.forget(message.subject.rpartition(".")[2])
 
     async def _publish(self, subject: str, payload: bytes) -> bool:
         return self._nats is not None and await self._nats.publish(subject, payload)
@@ -148,7 +217,7 @@ class Runner:
             capacity=self._settings.runner_capacity,
             sandbox_kind=sandbox.kind,
             sandbox_notes=sandbox.notes,
-            tools=tuple(TOOL_SPECS),
+            tools=tuple(self._tools),
             sandbox_providers=self.sandboxes.providers,
         )
 

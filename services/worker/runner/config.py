@@ -21,6 +21,11 @@ class RunnerSettings(BaseServiceSettings):
     model_retry_seconds: float = Field(1.0, gt=0, le=60)
     # What the models take, in tokens, where the table of known models is wrong; 0 leaves it to the table.
     context_window_tokens: int = Field(0, ge=0, le=100_000_000)
+    # The provider behind web_search, which speaks the JSON interface of SearXNG; without one there is no such tool.
+    web_search_url: str = ""
+    # How long an MCP server may take to be connected to, its tools listed, and how long for one call.
+    mcp_connect_seconds: float = Field(15.0, gt=0, le=300)
+    mcp_call_seconds: float = Field(300.0, gt=0, le=3600)
     # `auto`, `bubblewrap`, `landlock` or `process`.
     sandbox_kind: str = "auto"
 

@@ -12,11 +12,12 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from services.worker.sandbox.folders import OUTPUTS, TEMPORARY, TOOL_OUTPUTS, UPLOADS, WORKSPACE, SessionFolders
+from services.worker.sandbox.folders import TEMPORARY, WORKSPACE, SessionFolders
 from services.worker.sandbox.limits import SandboxLimits
 
 # One identity inside, whoever runs the platform outside.
@@ -151,8 +152,9 @@ def arguments(
     own_etc: Path,
     toolchains: Toolchains,
     own_network: bool,
+    binds: Sequence[tuple[str, str]] = (),
 ) -> list[str]:
-    """The command line up to the program. `own_network`: the launcher already made one."""
+    """The command line up to the program. `own_network`: the launcher already made one; `binds` are read-only."""
     line = [binary, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if not own_network:
         line.append("--unshare-net")
@@ -170,8 +172,11 @@ def arguments(
     # Root outside owns /proc/sys and more even without capabilities; bubblewrap itself covers only part of it.
     line += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
     line += ["--size", str(limits.shared_memory_bytes), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
-    for inside in (WORKSPACE, OUTPUTS, TOOL_OUTPUTS, TEMPORARY):
+    for inside in folders.bound(writable=True):
         line += ["--bind", folders.host(inside), inside]
-    line += ["--ro-bind", folders.host(UPLOADS), UPLOADS]
+    for inside in folders.bound(writable=False):
+        line += ["--ro-bind", folders.host(inside), inside]
+    for host, inside in binds:
+        line += ["--ro-bind", host, inside]
     line += ["--symlink", TEMPORARY, "/var/tmp", "--remount-ro", "/", "--chdir", WORKSPACE, "--"]
     return line

@@ -39,6 +39,7 @@ def drop_capabilities() -> None:
 # Landlock: https://docs.kernel.org/userspace-api/landlock.html
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
 _FS_EXECUTE, _FS_WRITE_FILE, _FS_READ_FILE, _FS_READ_DIR, _FS_IOCTL_DEV = 1, 2, 4, 8, 1 << 15
+_NET_CONNECT_TCP = 2
 _FS_READ = _FS_EXECUTE | _FS_READ_FILE | _FS_READ_DIR
 # Number of file system rights that each version of the interface knows.
 _FS_RIGHTS_BY_ABI = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
@@ -50,7 +51,7 @@ def landlock_abi() -> int:
 
 
 def restrict_files(rules: dict) -> None:
-    """Confine this process and its children to the given paths; no TCP at all."""
+    """Confine this process and its children to the given paths; no TCP but to the ports in `connect`, if any."""
     abi = landlock_abi()
     fs_rights = (1 << _FS_RIGHTS_BY_ABI.get(abi, 16)) - 1
     tcp_rights = 3 if abi >= 4 else 0
@@ -65,6 +66,9 @@ def restrict_files(rules: dict) -> None:
     for paths, rights in ((rules["read"], _FS_READ), (rules["write"], fs_rights), (rules["device"], _FS_IOCTL_DEV | 6)):
         for path in paths:
             _landlock_path(ruleset, path, rights & fs_rights)
+    for port in rules.get("connect", ()) if abi >= 4 else ():
+        rule = struct.pack("=QQ", _NET_CONNECT_TCP, port)
+        check(libc.syscall(_LANDLOCK_ADD_RULE, ruleset, 2, rule, 0), "landlock port")
     check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     check(libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0), "landlock")
     os.close(ruleset)

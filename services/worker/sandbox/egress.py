@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kit import addresses
+
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
@@ -29,6 +31,13 @@ class HostRule:
             return False
         return host.endswith(f".{self.host}") if self.subdomains else host == self.host
 
+    def to_text(self) -> str:
+        """As it is written in an allow list."""
+        host = f"*.{self.host}" if self.subdomains else self.host
+        if self.port is None:
+            return host
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
 
 @dataclass(frozen=True, slots=True)
 class NetworkPolicy:
@@ -44,7 +53,20 @@ class NetworkPolicy:
 
     def allows(self, host: str, port: int) -> bool:
         """Whether the named target may be reached, its address still unchecked."""
-        return self.unrestricted or any(rule.allows(host, port) for rule in self.rules)
+        return self.unrestricted or self.names(host, port)
+
+    def names(self, host: str, port: int) -> bool:
+        """Whether a rule covers the target, rather than leave for everything."""
+        return any(rule.allows(host, port) for rule in self.rules)
+
+    def reaches(self, wanted: HostRule) -> bool:
+        """Whether something of what a rule of somebody else stands for may be reached."""
+        if self.unrestricted:
+            return True
+        return any(
+            (rule.port is None or wanted.port is None or rule.port == wanted.port) and _overlap(rule, wanted)
+            for rule in self.rules
+        )
 
     @classmethod
     def of(cls, environment: Mapping[str, Any], package_hosts: Sequence[str] = ()) -> "NetworkPolicy":
@@ -62,6 +84,16 @@ class NetworkPolicy:
         if packages is True:
             named += package_hosts
         return cls(rules=tuple(rule for each in named if (rule := parse_rule(each))))
+
+
+def _overlap(one: HostRule, other: HostRule) -> bool:
+    if one.subdomains and other.subdomains:
+        longer, shorter = sorted((f".{one.host}", f".{other.host}"), key=len, reverse=True)
+        return longer.endswith(shorter)
+    if one.subdomains or other.subdomains:
+        wide, exact = (one, other) if one.subdomains else (other, one)
+        return exact.host.endswith(f".{wide.host}")
+    return one.host == other.host
 
 
 def parse_rule(text: str) -> HostRule | None:
@@ -120,15 +152,12 @@ def is_public(address: str) -> bool:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    if isinstance(parsed, ipaddress.IPv6Address):
-        if (parsed.ipv4_mapped or parsed.sixtofour or parsed.teredo) is not None or parsed in _NAT64:
-            # Each can carry an IPv4 address that would have to be judged by itself.
-            return False
-        if parsed.is_site_local:
-            return False
-    if not parsed.is_global or parsed.is_multicast or parsed.is_reserved or parsed.is_unspecified:
+    if isinstance(parsed, ipaddress.IPv6Address) and (
+        (parsed.ipv4_mapped or parsed.sixtofour or parsed.teredo) is not None or parsed in _NAT64
+    ):
+        # Each can carry an IPv4 address that would have to be judged by itself.
         return False
-    return not _is_own(parsed)
+    return addresses.is_public(parsed) and not _is_own(parsed)
 
 
 def _is_own(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:

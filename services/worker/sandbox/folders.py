@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,10 +48,16 @@ class SessionFolders:
 
     session_id: str
     path: Path
+    # What tools and shell see.
+    roots: tuple[VisibleRoot, ...] = VISIBLE
 
     def host(self, inside: str) -> str:
         """The host's path of a path inside."""
         return f"{self.path}{inside}"
+
+    def bound(self, *, writable: bool) -> list[str]:
+        """The roots that the agent may write to, or those that it may only read."""
+        return [root.path for root in self.roots if root.writable is writable]
 
 
 class FolderStore:
@@ -60,19 +66,19 @@ class FolderStore:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
 
-    def open(self, session_id: str) -> SessionFolders:
-        """Return the session's folders, made if need be."""
-        folders = SessionFolders(session_id, self._path(session_id))
+    def open(self, session_id: str, extra: Sequence[VisibleRoot] = ()) -> SessionFolders:
+        """Return the session's folders, made if need be; with `extra` roots beside those that every session has."""
+        folders = SessionFolders(session_id, self._path(session_id), (*VISIBLE, *extra))
         if not folders.path.is_dir():
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             folders.path.mkdir(mode=0o700, exist_ok=True)
-        for root in VISIBLE:
+        for root in folders.roots:
             _make_private(folders.path, root.path)
         return folders
 
     async def remove(self, session_id: str) -> None:
         """Delete a session's folders, whatever the agent left in them."""
-        await asyncio.to_thread(_remove_tree, self._path(session_id))
+        await asyncio.to_thread(remove_tree, self._path(session_id))
 
     def _path(self, session_id: str) -> Path:
         if not _SESSION_ID.fullmatch(session_id):
@@ -87,7 +93,7 @@ def _make_private(folder: Path, inside: str) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def _remove_tree(path: Path) -> None:
+def remove_tree(path: Path) -> None:
     """Empty and delete a folder without recursion: the agent may have nested folders deeper than any stack or path.
 
     What lies in a subfolder moves up to the top, so only two folders are ever open.

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ from services.worker.sandbox.cgroups import ControlGroups
 from services.worker.sandbox.folders import (
     OUTPUTS,
     TEMPORARY,
-    TOOL_OUTPUTS,
     UPLOADS,
     VISIBLE,
     WORKSPACE,
@@ -65,9 +65,20 @@ class Isolation:
         """The path by which the shell knows a session path."""
         return path if self.own_view else folders.host(path)
 
-    def command(self, folders: SessionFolders, limits: SandboxLimits, *, own_network: bool) -> list[str]:
-        """The command line of a shell."""
-        shell = [self.bash, *SHELL_ARGV[1:]]
+    def command(
+        self,
+        folders: SessionFolders,
+        limits: SandboxLimits,
+        *,
+        own_network: bool,
+        program: Sequence[str] = (),
+        binds: Sequence[tuple[str, str]] = (),
+    ) -> list[str]:
+        """The command line of a shell, or of one that becomes the program that its arguments name.
+
+        `binds` are folders of the host that it sees too, read-only, where it has its own view.
+        """
+        shell = [self.bash, *(program or SHELL_ARGV[1:])]
         if not self.own_view:
             return shell
         line = bubblewrap.arguments(
@@ -77,6 +88,7 @@ class Isolation:
             own_etc=self.own_etc,
             toolchains=self.toolchains,
             own_network=own_network,
+            binds=binds,
         )
         return line + shell
 
@@ -85,8 +97,9 @@ class Isolation:
         if self.kind != "landlock":
             return None
         read = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/proc", *bubblewrap.ETC]
-        read += ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf", *self.toolchains.prefixes, folders.host(UPLOADS)]
-        write = [folders.host(inside) for inside in (WORKSPACE, OUTPUTS, TOOL_OUTPUTS, TEMPORARY)]
+        read += ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf", *self.toolchains.prefixes]
+        read += [folders.host(inside) for inside in folders.bound(writable=False)]
+        write = [folders.host(inside) for inside in folders.bound(writable=True)]
         return {"read": read, "write": write, "device": list(_DEVICES)}
 
     def environment(self, folders: SessionFolders, *, proxied: bool) -> dict[str, str]:
@@ -102,6 +115,9 @@ class Isolation:
             variables["TMPDIR"] = folders.host(TEMPORARY)
             variables["SESSION_OUTPUTS"] = folders.host(OUTPUTS)
             variables["SESSION_UPLOADS"] = folders.host(UPLOADS)
+        if self.kind == "landlock":
+            # The host's settings can't be read here, and git gives up over one that it sees and can't read.
+            variables["GIT_CONFIG_NOSYSTEM"] = "1"
         if proxied:
             proxy = f"http://127.0.0.1:{PROXY_PORT}"
             for name in ("http_proxy", "https_proxy"):

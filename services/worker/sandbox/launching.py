@@ -61,6 +61,10 @@ class LaunchedShell:
         """Whether the first process has ended; its pid may be another's by now."""
         return self._exit.done()
 
+    async def exited(self) -> None:
+        """Wait until the first process has ended."""
+        await asyncio.shield(self._exit)
+
     def kill(self) -> None:
         """Kill everything in the sandbox."""
         self._launcher.kill(self._identity)

@@ -17,16 +17,28 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from kit.addresses import NO_PRIVATE_HOSTS, PrivateHosts
 from services.worker.sandbox.cgroups import ControlGroups, SessionGroup
 from services.worker.sandbox.egress import NetworkPolicy
-from services.worker.sandbox.folders import TOOL_OUTPUTS, VISIBLE, WORKSPACE, DiskMeter, FolderStore
+from services.worker.sandbox.folders import TOOL_OUTPUTS, WORKSPACE, DiskMeter, FolderStore
 from services.worker.sandbox.held import below, file_devices, held_by, tagged_children
 from services.worker.sandbox.isolation import PROXY_PORT, Isolation, detect
 from services.worker.sandbox.launching import LaunchedShell, Launcher, LaunchRequest
 from services.worker.sandbox.limits import SandboxLimits
+from services.worker.sandbox.placeholders import SandboxSecrets, SecretsOf, no_secrets
+from services.worker.sandbox.programs import SandboxProgram, start_program
 from services.worker.sandbox.provider import SandboxDescription
 from services.worker.sandbox.proxy import Connect, EgressProxy, Resolve, resolve_host
-from services.worker.tools import FileView, PersistentShell, ShellUnavailable, Toolbox, ToolOutcome, spill_opener
+from services.worker.sandbox.variables import ShellVariables, forget_trust, shell_variables
+from services.worker.tools import (
+    FileView,
+    PersistentShell,
+    ShellUnavailable,
+    Toolbox,
+    ToolOutcome,
+    VisibleRoot,
+    spill_opener,
+)
 from services.worker.tools.overflow import OpenSpill
 
 log = logging.getLogger(__name__)
@@ -53,14 +65,18 @@ class LocalProvider:
         package_hosts: Sequence[str] = (),
         resolve: Resolve = resolve_host,
         connect: Connect = asyncio.open_connection,
+        private_hosts: PrivateHosts = NO_PRIVATE_HOSTS,
+        secrets_of: SecretsOf = no_secrets,
     ) -> None:
         self.limits = limits
+        self.secrets_of = secrets_of
         self.store = FolderStore(root)
         self.launcher = Launcher()
         self.package_hosts = tuple(package_hosts)
         self._kind = kind
         self._resolve = resolve
         self._connect = connect
+        self._private_hosts = private_hosts
 
     @cached_property
     def groups(self) -> ControlGroups:
@@ -81,13 +97,25 @@ class LocalProvider:
         """Say what isolates here."""
         return self.isolation.description
 
-    def open(self, session_id: str, environment: Mapping[str, Any]) -> "LocalSandbox":
+    def open(
+        self, session_id: str, environment: Mapping[str, Any], roots: Sequence[VisibleRoot] = ()
+    ) -> "LocalSandbox":
         """Return the session's sandbox with its folders made."""
-        return LocalSandbox(self, session_id, NetworkPolicy.of(environment, self.package_hosts))
+        return LocalSandbox(self, session_id, NetworkPolicy.of(environment, self.package_hosts), roots)
 
-    def proxy(self, policy: NetworkPolicy) -> EgressProxy:
-        """Make a proxy for one shell."""
-        return EgressProxy(policy, resolve=self._resolve, connect=self._connect)
+    def folder(self, session_id: str, roots: Sequence[VisibleRoot] = ()) -> Path:
+        """The session's folder on this host, made if need be."""
+        return self.store.open(session_id, roots).path
+
+    def proxy(self, policy: NetworkPolicy, secrets: SandboxSecrets | None = None) -> EgressProxy:
+        """Make a proxy for one shell; with `secrets` it looks into requests."""
+        return EgressProxy(
+            policy,
+            resolve=self._resolve,
+            connect=self._connect,
+            private_hosts=self._private_hosts,
+            secrets=secrets,
+        )
 
     async def remove(self, session_id: str) -> None:
         """Delete the session's folders."""
@@ -101,11 +129,15 @@ class LocalProvider:
 class LocalSandbox:
     """One session: its folder, its shell, its share of the host."""
 
-    def __init__(self, provider: LocalProvider, session_id: str, policy: NetworkPolicy) -> None:
+    def __init__(
+        self, provider: LocalProvider, session_id: str, policy: NetworkPolicy, roots: Sequence[VisibleRoot] = ()
+    ) -> None:
         self._provider = provider
         self._policy = policy
-        self._folders = provider.store.open(session_id)
-        self._files = FileView(self._folders.path, cwd=WORKSPACE, roots=VISIBLE)
+        self._secrets = provider.secrets_of(session_id)
+        self._variables: ShellVariables | None = None
+        self._folders = provider.store.open(session_id, roots)
+        self._files = FileView(self._folders.path, cwd=WORKSPACE, roots=self._folders.roots)
         self._spills = os.open(self._folders.host(TOOL_OUTPUTS), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._shell = PersistentShell(self._start_shell, cwd=WORKSPACE)
         self._meter = DiskMeter(str(self._folders.path), self._held_bytes)
@@ -116,6 +148,7 @@ class LocalSandbox:
         self._group: SessionGroup | None = None
         self._proxy: EgressProxy | None = None
         self._guard: asyncio.Task[None] | None = None
+        self._programs: set[SandboxProgram] = set()
         self._running = 0
         self._closed = False
         self._toolbox = Toolbox(
@@ -124,6 +157,7 @@ class LocalSandbox:
             new_spill=self._new_spill,
             watch=self._watch_disk,
             refuse_writes=self._refuse_writes,
+            scrub=self._secrets.scrubber if self._secrets is not None else None,
         )
 
     async def run_tool(self, name: str, value: object) -> ToolOutcome:
@@ -139,6 +173,24 @@ class LocalSandbox:
             if note := self._over_limit():
                 return replace(outcome, text=f"{outcome.text}\n[{note}]")
         return outcome
+
+    async def start_program(self, argv: Sequence[str], env: Mapping[str, str], line_bytes: int) -> SandboxProgram:
+        """Start a program beside the shell; it ends with the sandbox at the latest."""
+        limits = self._provider.limits
+        if self._group is None:
+            self._group = self._provider.groups.create(limits)
+
+        def prelude(isolation: Isolation) -> bytes:
+            cwd = isolation.inside(self._folders, WORKSPACE)
+            return _prelude(limits, cwd, own_processes=isolation.own_view)
+
+        program = await start_program(
+            self._provider, self._folders, self._policy, self._group, prelude, argv, env, line_bytes, self._secrets
+        )
+        self._programs.add(program)
+        program.on_close = self._programs.discard
+        self._start_guard()
+        return program
 
     def limit_output(self, text: str, *, is_error: bool = False) -> ToolOutcome:
         """Apply the overflow contract."""
@@ -156,8 +208,10 @@ class LocalSandbox:
         if self._guard is not None:
             self._guard.cancel()
             await asyncio.gather(self._guard, return_exceptions=True)
+        await asyncio.gather(*(program.close(0) for program in list(self._programs)))
         await self._shell.close()
         await self._stop_proxy()
+        forget_trust(self._variables)
         if self._group is not None:
             self._provider.groups.remove(self._group)
             self._group = None
@@ -175,12 +229,13 @@ class LocalSandbox:
         if self._group is None:
             self._group = provider.groups.create(provider.limits)
         tag = "" if isolation.own_view else f"SANDBOX_ID={os.urandom(16).hex()}"
-        environment = isolation.environment(self._folders, proxied=proxied)
+        variables = await self._shell_variables(isolation, proxied=proxied)
+        environment = {**variables.environment, **isolation.environment(self._folders, proxied=proxied)}
         if tag:
             environment["SANDBOX_ID"] = tag.partition("=")[2]
         shell = await provider.launcher.spawn(
             LaunchRequest(
-                argv=isolation.command(self._folders, provider.limits, own_network=proxied),
+                argv=isolation.command(self._folders, provider.limits, own_network=proxied, binds=variables.binds),
                 env=environment,
                 cwd="/" if isolation.own_view else self._folders.host(WORKSPACE),
                 cgroups=self._group.joins,
@@ -191,25 +246,37 @@ class LocalSandbox:
         )
         self._process, self._tag = shell, tag
         if shell.listener is not None:
-            self._proxy = provider.proxy(self._policy)
+            self._proxy = provider.proxy(self._policy, self._secrets)
             await self._proxy.serve(shell.listener)
         if cwd == WORKSPACE:
             cwd = isolation.inside(self._folders, WORKSPACE)
         os.write(shell.control_fd, _prelude(provider.limits, cwd, own_processes=isolation.own_view))
+        self._start_guard()
+        return shell
+
+    def _start_guard(self) -> None:
         if self._guard is None:
             self._guard = asyncio.create_task(self._guard_disk(), name=f"disk of {self._folders.session_id}")
-        return shell
+
+    async def _shell_variables(self, isolation: Isolation, *, proxied: bool) -> ShellVariables:
+        """What the next shell is told of the session's credentials; that of the former one is gone."""
+        if self._secrets is None:
+            return ShellVariables()
+        forget_trust(self._variables)
+        self._variables = await shell_variables(self._secrets, isolation, self._policy, self._folders, proxied=proxied)
+        return self._variables
 
     async def _guard_disk(self) -> None:
         """End what fills the disk in the background, while no tool is there to watch it."""
         while True:
             await asyncio.sleep(_GUARD_SECONDS)
-            if self._running or not self._shell.running:
+            if self._running or not (self._shell.running or self._programs):
                 continue
             await self._meter.measure()
             if not self._running and self._over_limit():
                 log.warning("what filled the disk of %s in the background was ended", self._folders.session_id)
                 self._shell.interrupt()
+                await asyncio.gather(*(program.close(0) for program in list(self._programs)))
 
     async def _stop_proxy(self) -> None:
         if self._proxy is not None:

@@ -14,15 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kit.addresses import NO_PRIVATE_HOSTS, PrivateHosts
 from services.worker.sandbox.limits import SandboxLimits
 from services.worker.sandbox.local import LocalProvider
+from services.worker.sandbox.placeholders import SecretsOf, no_secrets
+from services.worker.sandbox.programs import SandboxProgram
 from services.worker.sandbox.provider import (
     Sandbox,
     SandboxDescription,
     SandboxProvider,
     SandboxProviderNotRegistered,
 )
-from services.worker.tools import ToolOutcome
+from services.worker.tools import ShellUnavailable, ToolOutcome, VisibleRoot, limit_text
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,7 @@ class _Warm:
     sandbox: Sandbox
     # The session whose files it works in.
     session_id: str
+    roots: tuple[VisibleRoot, ...] = ()
     busy: int = 0
     used_at: float = 0.0
 
@@ -41,7 +45,8 @@ class _Warm:
 class SandboxManager:
     """Hands out sandboxes. Use it inside a running event loop; `aclose` it.
 
-    `package_hosts` are the hosts that an environment's leave for package managers stands for.
+    `package_hosts` are the hosts that an environment's leave for package managers stands for; `private_hosts` are
+    those of the operator's own network that an environment may name; `secrets_of` tells a session's secrets.
     """
 
     def __init__(
@@ -53,10 +58,19 @@ class SandboxManager:
         idle_seconds: float = 300.0,
         max_warm: int = 64,
         package_hosts: Sequence[str] = (),
+        private_hosts: PrivateHosts = NO_PRIVATE_HOSTS,
+        secrets_of: SecretsOf = no_secrets,
         providers: Mapping[str, SandboxProvider] | None = None,
     ) -> None:
         if providers is None:
-            local = LocalProvider(root, limits=limits or SandboxLimits(), kind=kind, package_hosts=package_hosts)
+            local = LocalProvider(
+                root,
+                limits=limits or SandboxLimits(),
+                kind=kind,
+                package_hosts=package_hosts,
+                private_hosts=private_hosts,
+                secrets_of=secrets_of,
+            )
             providers = {"local": local}
         self._providers = dict(providers)
         self._idle_seconds = idle_seconds
@@ -74,17 +88,39 @@ class SandboxManager:
         """What isolates local sessions on this host."""
         return self._providers["local"].describe()
 
-    def session(self, session_id: str, environment: Mapping[str, Any], thread_id: str = "") -> "SessionSandbox":
+    def session(
+        self,
+        session_id: str,
+        environment: Mapping[str, Any],
+        thread_id: str = "",
+        roots: Sequence[VisibleRoot] = (),
+    ) -> "SessionSandbox":
         """Return the session's sandbox; nothing is started before a tool needs it.
 
         With `thread_id` it is that thread's: a shell of its own in the session's files.
+        `roots` are folders that it has beside the usual ones.
         Raises SandboxProviderNotRegistered for an environment of another build.
         """
+        provider = self._provider(environment)
+        key = thread_id or session_id
+        warm = self._warm.get(key)
+        if warm is not None and warm.roots != tuple(roots) and not warm.busy:
+            # What it shows was settled when it was opened.
+            self._close_soon(key)
+        return SessionSandbox(
+            self, key, session_id, tuple(roots), lambda: provider.open(session_id, environment, roots)
+        )
+
+    def folder(self, session_id: str, environment: Mapping[str, Any], roots: Sequence[VisibleRoot] = ()) -> Path:
+        """The session's folder as this host sees it, with its roots made."""
+        return self._provider(environment).folder(session_id, roots)
+
+    def _provider(self, environment: Mapping[str, Any]) -> SandboxProvider:
         name = environment.get("sandbox_provider") or environment.get("hosting_type") or "local"
         provider = self._providers.get(name)
         if provider is None:
             raise SandboxProviderNotRegistered(str(name))
-        return SessionSandbox(self, thread_id or session_id, session_id, lambda: provider.open(session_id, environment))
+        return provider
 
     async def close(self, session_id: str) -> None:
         """Close the session's sandbox and those of its threads, as far as they are open here; the files stay."""
@@ -108,10 +144,12 @@ class SandboxManager:
         for provider in self._providers.values():
             await provider.aclose()
 
-    def _acquire(self, key: str, session_id: str, open_sandbox: Callable[[], Sandbox]) -> _Warm:
+    def _acquire(
+        self, key: str, session_id: str, roots: tuple[VisibleRoot, ...], open_sandbox: Callable[[], Sandbox]
+    ) -> _Warm:
         warm = self._warm.get(key)
         if warm is None:
-            warm = self._warm[key] = _Warm(open_sandbox(), session_id)
+            warm = self._warm[key] = _Warm(open_sandbox(), session_id, roots)
             self._evict()
         self._warm.move_to_end(key)
         warm.busy += 1
@@ -159,16 +197,24 @@ class SandboxManager:
 class SessionSandbox:
     """A session's or thread's handle: opens the sandbox when needed, and again after it was reaped."""
 
-    def __init__(self, manager: SandboxManager, key: str, session_id: str, open_sandbox: Callable[[], Sandbox]) -> None:
+    def __init__(
+        self,
+        manager: SandboxManager,
+        key: str,
+        session_id: str,
+        roots: tuple[VisibleRoot, ...],
+        open_sandbox: Callable[[], Sandbox],
+    ) -> None:
         self._manager = manager
         self._key = key
         self._session_id = session_id
+        self._roots = roots
         self._open = open_sandbox
 
     async def run_tool(self, name: str, value: object) -> ToolOutcome:
         """Run a tool; failures of any kind come back as an outcome."""
         try:
-            warm = self._manager._acquire(self._key, self._session_id, self._open)
+            warm = self._acquire()
         except OSError as error:
             log.exception("the sandbox of %s cannot be opened", self._session_id)
             return ToolOutcome(f"The session's sandbox cannot be opened: {error.strerror}.", is_error=True)
@@ -178,17 +224,47 @@ class SessionSandbox:
             self._manager._release(warm)
 
     def limit_output(self, text: str, *, is_error: bool = False) -> ToolOutcome:
-        """Apply the overflow contract to output that was made elsewhere."""
-        warm = self._manager._acquire(self._key, self._session_id, self._open)
+        """Apply the overflow contract to output that was made elsewhere; never fails, whatever the sandbox does."""
+        try:
+            warm = self._acquire()
+        except OSError:
+            log.exception("the sandbox of %s cannot be opened", self._session_id)
+            return limit_text(text, None, is_error=is_error)
         try:
             return warm.sandbox.limit_output(text, is_error=is_error)
         finally:
             self._manager._release(warm)
 
+    async def start_program(self, argv: Sequence[str], env: Mapping[str, str], line_bytes: int) -> SandboxProgram:
+        """Start a program beside the shell; the sandbox stays open for as long as it lives.
+
+        Raises ShellUnavailable with the reason, also where the kind of sandbox can't hold programs.
+        """
+        warm = self._acquire()
+        try:
+            start = getattr(warm.sandbox, "start_program", None)
+            if start is None:
+                raise ShellUnavailable("this kind of sandbox holds no programs")
+            program: SandboxProgram = await start(argv, env, line_bytes)
+        except BaseException:
+            self._manager._release(warm)
+            raise
+        ended = program.on_close
+
+        def release(closed: SandboxProgram) -> None:
+            ended(closed)
+            self._manager._release(warm)
+
+        program.on_close = release
+        return program
+
     def interrupt(self) -> bool:
         """End everything that runs in the session's shell."""
         warm = self._manager._warm.get(self._key)
         return warm.sandbox.interrupt() if warm else False
+
+    def _acquire(self) -> _Warm:
+        return self._manager._acquire(self._key, self._session_id, self._roots, self._open)
 
     async def close(self) -> None:
         """End the session's shell and release it; files stay."""

@@ -4,11 +4,12 @@ A provider isolates sessions in one way (`local`, later others). The conformance
 suite in `tests/integration/sandbox` holds every registered kind to this.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
-from services.worker.tools import ToolOutcome
+from services.worker.tools import ToolOutcome, VisibleRoot
 
 
 class SandboxProviderNotRegistered(Exception):
@@ -63,8 +64,12 @@ class SandboxProvider(Protocol):
         """Say what isolates here; cheap after the first call."""
         ...
 
-    def open(self, session_id: str, environment: Mapping[str, Any]) -> Sandbox:
-        """Return the sandbox of a session, not started yet."""
+    def open(self, session_id: str, environment: Mapping[str, Any], roots: Sequence[VisibleRoot] = ()) -> Sandbox:
+        """Return the sandbox of a session, not started yet; with `roots` beside the folders that every one has."""
+        ...
+
+    def folder(self, session_id: str, roots: Sequence[VisibleRoot] = ()) -> Path:
+        """The session's folder as this host sees it, with its roots made."""
         ...
 
     async def remove(self, session_id: str) -> None:

@@ -10,6 +10,7 @@ Connections are bounded in number and end when idle or when the proxy closes.
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import re
 import socket
@@ -18,7 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from kit.addresses import NO_PRIVATE_HOSTS, PrivateHosts, is_private
 from services.worker.sandbox.egress import NetworkPolicy, is_public, normal_host, split_port
+from services.worker.sandbox.http1 import Refused
+from services.worker.sandbox.inspecting import Inspector
+from services.worker.sandbox.placeholders import SandboxSecrets
+from services.worker.sandbox.wires import PlainWire
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +58,6 @@ class _Request:
     body: int = 0
 
 
-class _Refused(Exception):
-    def __init__(self, status: str, reason: str) -> None:
-        self.status = status
-        super().__init__(reason)
-
-
 async def resolve_host(host: str, port: int) -> list[str]:
     """Ask the host's resolver."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -73,8 +73,13 @@ class EgressProxy:
         *,
         resolve: Resolve = resolve_host,
         connect: Connect = asyncio.open_connection,
+        private_hosts: PrivateHosts = NO_PRIVATE_HOSTS,
+        secrets: SandboxSecrets | None = None,
     ) -> None:
+        """Without `secrets` nothing is looked into; `private_hosts` may be reached where the policy names them."""
         self._policy = policy
+        self._private_hosts = private_hosts
+        self._inspector = None if secrets is None else Inspector(secrets)
         self._resolve = resolve
         self._connect = connect
         self._server: asyncio.Server | None = None
@@ -115,51 +120,74 @@ class EgressProxy:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if len(self._open) > _MAX_CONNECTIONS:
-                raise _Refused("503 Service Unavailable", "Too many connections at once.")
+                raise Refused("503 Service Unavailable", "Too many connections at once.")
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _HEAD_SECONDS)
             request = _parse(head)
+            inspected = await self._is_inspected(request)
             upstream_reader, upstream = await self._dial(request)
-        except _Refused as refusal:
-            text = f"{refusal}\n".encode()
-            writer.write(f"HTTP/1.1 {refusal.status}\r\nContent-Type: text/plain\r\n".encode())
-            writer.write(f"Content-Length: {len(text)}\r\nConnection: close\r\n\r\n".encode() + text)
+        except Refused as refusal:
+            writer.write(refusal.to_bytes())
             await writer.drain()
             return
         try:
             if request.head is None:
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            else:
+            elif not inspected:
                 upstream.write(request.head)
+            if inspected:
+                await self._inspect(request, PlainWire(reader, writer), PlainWire(upstream_reader, upstream))
+                return
             up = _pump(reader, upstream) if request.head is None else _send_body(request.body, reader, upstream)
             await _relay(up, upstream_reader, writer)
         finally:
             await _close(upstream)
 
+    async def _is_inspected(self, request: _Request) -> bool:
+        if self._inspector is None or not self._policy.allows(request.host, request.port):
+            return False
+        return await self._inspector.wants(request.host, request.port, is_tunnel=request.head is None)
+
+    async def _inspect(self, request: _Request, client: PlainWire, server: PlainWire) -> None:
+        assert self._inspector is not None
+        if request.head is None:
+            await self._inspector.pass_tunnel(client, server, request.host, request.port)
+        else:
+            await self._inspector.pass_request(request.head, client, server, request.host, request.port)
+
     async def _dial(self, request: _Request) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if not self._policy.allows(request.host, request.port):
             log.info("egress refused by policy: %s:%d", request.host, request.port)
-            raise _Refused("403 Forbidden", f"The environment's network policy does not allow {request.host}.")
+            raise Refused("403 Forbidden", f"The environment's network policy does not allow {request.host}.")
         try:
             addresses = await asyncio.wait_for(self._resolve(request.host, request.port), _CONNECT_SECONDS)
         except (OSError, TimeoutError, UnicodeError):
-            raise _Refused("502 Bad Gateway", f"{request.host} cannot be resolved.") from None
-        public = [address for address in addresses if is_public(address)]
+            raise Refused("502 Bad Gateway", f"{request.host} cannot be resolved.") from None
+        public = [address for address in addresses if self._may_reach(request, address)]
         if not public:
             log.info("egress refused by address: %s:%d", request.host, request.port)
-            raise _Refused("403 Forbidden", f"{request.host} has no public address.")
+            raise Refused("403 Forbidden", f"{request.host} has no public address.")
         for address in public[:4]:
             try:
                 return await asyncio.wait_for(self._connect(address, request.port), _CONNECT_SECONDS)
             except (OSError, TimeoutError):
                 continue
-        raise _Refused("502 Bad Gateway", f"{request.host} cannot be reached.")
+        raise Refused("502 Bad Gateway", f"{request.host} cannot be reached.")
+
+    def _may_reach(self, request: _Request, address: str) -> bool:
+        if is_public(address):
+            return True
+        # Leave for any host is no leave for the operator's own network: the policy has to name the host.
+        named = self._private_hosts.allows(request.host, request.port) and self._policy.names(
+            request.host, request.port
+        )
+        return named and is_private(ipaddress.ip_address(address))
 
 
 def _parse(head: bytes) -> _Request:
     line, _, rest = head.partition(b"\r\n")
     parts = line.split(b" ")
     if len(parts) != 3 or not _METHOD.fullmatch(parts[0]) or not parts[2].startswith(b"HTTP/1."):
-        raise _Refused("400 Bad Request", "Not an HTTP request.")
+        raise Refused("400 Bad Request", "Not an HTTP request.")
     method, target, version = parts
     if method == b"CONNECT":
         name, port = split_port(target.decode("latin-1"))
@@ -168,9 +196,9 @@ def _parse(head: bytes) -> _Request:
         url = urlsplit(target.decode("ascii"))
         port = url.port
     except ValueError:
-        raise _Refused("400 Bad Request", "The URL is malformed.") from None
+        raise Refused("400 Bad Request", "The URL is malformed.") from None
     if url.scheme != "http" or not url.hostname:
-        raise _Refused("400 Bad Request", "Send an absolute http:// URL, or CONNECT.")
+        raise Refused("400 Bad Request", "Send an absolute http:// URL, or CONNECT.")
     host, port = _host(url.hostname), _valid_port(port or 80)
     headers, body = _read_headers(rest, host, port)
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
@@ -188,7 +216,7 @@ def _read_headers(lines: bytes, host: str, port: int) -> tuple[list[bytes], int]
     for line in filter(None, lines.removesuffix(b"\r\n\r\n").split(b"\r\n")):
         header = _HEADER.fullmatch(line)
         if header is None:
-            raise _Refused("400 Bad Request", "A header is malformed.")
+            raise Refused("400 Bad Request", "A header is malformed.")
         name, value = header[1].lower(), header[2].strip()
         if name == b"host":
             _check_host(value, host, port)
@@ -204,32 +232,32 @@ def _read_headers(lines: bytes, host: str, port: int) -> tuple[list[bytes], int]
 def _check_host(value: bytes, host: str, port: int) -> None:
     name, named_port = split_port(value.decode("latin-1"))
     if normal_host(name) != host or (named_port if named_port is not None else 80) != port:
-        raise _Refused("400 Bad Request", "The Host header names another host than the URL.")
+        raise Refused("400 Bad Request", "The Host header names another host than the URL.")
 
 
 def _body_size(lengths: set[bytes], codings: list[bytes]) -> int:
     if codings:
         if codings != [b"chunked"] or lengths:
-            raise _Refused("400 Bad Request", "The size of the body is ambiguous.")
+            raise Refused("400 Bad Request", "The size of the body is ambiguous.")
         return _CHUNKED
     if not lengths:
         return 0
     length = lengths.pop()
     if lengths or not length.isdigit() or len(length) > 18:
-        raise _Refused("400 Bad Request", "The Content-Length is malformed.")
+        raise Refused("400 Bad Request", "The Content-Length is malformed.")
     return int(length)
 
 
 def _host(name: str) -> str:
     host = normal_host(name)
     if host is None or "*" in host:
-        raise _Refused("400 Bad Request", "The host name is malformed.")
+        raise Refused("400 Bad Request", "The host name is malformed.")
     return host
 
 
 def _valid_port(port: int | None) -> int:
     if not port:
-        raise _Refused("400 Bad Request", "The port is missing or malformed.")
+        raise Refused("400 Bad Request", "The port is missing or malformed.")
     return port
 
 

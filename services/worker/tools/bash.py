@@ -3,7 +3,7 @@
 from typing import Any
 
 from services.worker.tools.outcome import ToolFailed, ToolOutcome
-from services.worker.tools.overflow import OpenSpill, SpillBuffer
+from services.worker.tools.overflow import OpenSpill, Scrub, SpillBuffer
 from services.worker.tools.shell import CommandEnd, Ending, PersistentShell, ShellUnavailable, Watch
 from services.worker.tools.spec import ToolSpec
 
@@ -47,6 +47,7 @@ async def run(
     *,
     open_spill: OpenSpill | None,
     watch: Watch | None = None,
+    scrub: Scrub | None = None,
 ) -> ToolOutcome:
     """Run the command and tell output and end."""
     if arguments.get("restart", False):
@@ -57,7 +58,7 @@ async def run(
     if "command" not in arguments:
         raise ToolFailed("bash: command: required, and missing")
     seconds = arguments.get("timeout_ms", 0) / 1000 or DEFAULT_TIMEOUT_SECONDS
-    buffer = SpillBuffer(open_spill)
+    buffer = SpillBuffer(open_spill, scrub=scrub)
     try:
         end = await shell.run(arguments["command"], timeout_seconds=seconds, buffer=buffer, watch=watch)
     except ShellUnavailable as error:

@@ -6,6 +6,7 @@ fails because a command did.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +20,16 @@ class ToolOutcome:
     """The result of one tool call.
 
     `overflow` is set exactly when a spill file was written, as
-    `{"path", "original_chars", "preview_chars", "file_bytes"}`.
+    `{"path", "original_chars", "preview_chars", "file_bytes"}`. `pictures` are image
+    blocks in the published shape that follow the text. `server_tool_use` counts
+    requests that the call made on the session's account, by their public names.
     """
 
     text: str
     is_error: bool = False
     overflow: dict[str, Any] | None = None
+    server_tool_use: Mapping[str, int] | None = None
+    pictures: tuple[dict[str, Any], ...] = ()
 
 
 class ToolFailed(Exception):

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from services.worker.tools.outcome import ToolOutcome, storable
 
@@ -34,6 +34,30 @@ class SpillFile:
 
     stream: BinaryIO
     path: str
+
+
+class ScrubStream(Protocol):
+    """Output in pieces, on its way through."""
+
+    def feed(self, data: bytes) -> bytes:
+        """What can be passed on by now."""
+        ...
+
+    def finish(self) -> bytes:
+        """What is left."""
+        ...
+
+
+class Scrub(Protocol):
+    """Takes out of a tool's output what must not be shown."""
+
+    def text(self, text: str) -> str:
+        """The text without it."""
+        ...
+
+    def stream(self) -> ScrubStream:
+        """The same for output in pieces."""
+        ...
 
 
 # Makes a new spill file; raises OSError where it cannot.
@@ -69,8 +93,13 @@ class SpillBuffer:
     moves it to a spill file and only counts from there on.
     """
 
-    def __init__(self, open_spill: OpenSpill | None, *, cap_bytes: int = SPILL_CAP_BYTES) -> None:
+    def __init__(
+        self, open_spill: OpenSpill | None, *, cap_bytes: int = SPILL_CAP_BYTES, scrub: Scrub | None = None
+    ) -> None:
         self._open_spill = open_spill
+        self._scrub = scrub
+        self._stream: ScrubStream | None = None
+        self._fed = False
         self._cap_bytes = cap_bytes
         self._head = bytearray()
         self._chars = 0
@@ -82,10 +111,17 @@ class SpillBuffer:
     @property
     def empty(self) -> bool:
         """Whether nothing was fed."""
-        return self._total_bytes == 0
+        return not self._fed
 
     def feed(self, data: bytes) -> None:
         """Take the next piece of output."""
+        self._fed = True
+        if self._scrub is not None and self._stream is None:
+            # Not before: a shell that starts for this command brings what is to be taken out.
+            self._stream = self._scrub.stream()
+        self._take(data if self._stream is None else self._stream.feed(data))
+
+    def _take(self, data: bytes) -> None:
         self._total_bytes += len(data)
         self._chars += len(data.translate(None, _CONTINUATION))
         if not self._spilling:
@@ -97,6 +133,8 @@ class SpillBuffer:
 
     def finish(self, *, is_error: bool = False, trailer: str = "") -> ToolOutcome:
         """Close the file and return the outcome."""
+        if self._stream is not None:
+            self._take(self._stream.finish())
         if not self._spilling:
             text = _readable(bytes(self._head))
             if len(text) <= LIMIT_CHARS:

@@ -15,7 +15,7 @@ from typing import Any
 from services.worker.tools import bash, edit, glob, grep, read, write
 from services.worker.tools.files import FileView
 from services.worker.tools.outcome import ToolFailed, ToolInputInvalid, ToolOutcome
-from services.worker.tools.overflow import OpenSpill, limit_text
+from services.worker.tools.overflow import OpenSpill, Scrub, limit_text
 from services.worker.tools.regex import HAS_LINEAR_ENGINE
 from services.worker.tools.shell import PersistentShell, Watch
 from services.worker.tools.spec import ToolSpec, check
@@ -41,7 +41,8 @@ class Toolbox:
     """Runs tools for one session.
 
     `open_spill` makes a spill file with the given id in its name; `watch` may
-    end a running command; `refuse_writes` says why nothing may be written now.
+    end a running command; `refuse_writes` says why nothing may be written now;
+    `scrub` takes out of every output what must not be shown, spill files included.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class Toolbox:
         new_spill: Callable[[str], OpenSpill] | None = None,
         watch: Watch | None = None,
         refuse_writes: Callable[[], str | None] = lambda: None,
+        scrub: Scrub | None = None,
     ) -> None:
+        self._scrub = scrub
         self._files = files
         self._shell = shell
         self._new_spill = new_spill
@@ -66,7 +69,9 @@ class Toolbox:
             if name in _WRITERS and (refusal := self._refuse_writes()):
                 raise ToolFailed(refusal)
             if name == "bash":
-                return await bash.run(self._shell, arguments, open_spill=self._spill(), watch=self._watch)
+                return await bash.run(
+                    self._shell, arguments, open_spill=self._spill(), watch=self._watch, scrub=self._scrub
+                )
             if name == "grep" and not HAS_LINEAR_ENGINE:
                 text = await grep.run_killable(self._files, arguments)
             else:
@@ -82,6 +87,8 @@ class Toolbox:
 
     def limit(self, text: str, *, is_error: bool = False) -> ToolOutcome:
         """Apply the overflow contract to text of any origin."""
+        if self._scrub is not None:
+            text = self._scrub.text(text)
         return limit_text(text, self._spill(), is_error=is_error)
 
     def _spill(self) -> OpenSpill | None:

@@ -15,6 +15,7 @@ from kit.nats import connect as connect_nats
 from kit.rpc.server import Server
 from managed_agents.worker.v1 import runner_pb2
 from managed_agents.worker.v1.runner_pb2_grpc import RunnerServiceServicer, add_RunnerServiceServicer_to_server
+from services.gateway.admission.keyring import KeyRing
 from services.gateway.app import HttpServer, all_operations, create_app
 from services.gateway.clients import Clients, connect
 from services.gateway.config import GatewaySettings
@@ -58,6 +59,10 @@ class Gateway:
     server: HttpServer
     services: dict[str, Any] = field(default_factory=dict)
     sessions_address: str = ""
+    # Where the sessions service keeps bytes.
+    data_dir: Path = Path()
+    # Its database, for what would take too long over REST.
+    database_url: str = ""
 
 
 @pytest.fixture
@@ -67,7 +72,13 @@ async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
         addresses = {name: f"unix:{Path(folder) / name}" for name in ("sessions", "vault", "runner")}
         dsn = await make_database("sessions", MIGRATIONS)
         sessions = await build_sessions(
-            SessionsSettings(listen=addresses["sessions"], database_url=dsn, nats_url=nats_url)
+            SessionsSettings(
+                listen=addresses["sessions"],
+                vault_address=addresses["vault"],
+                database_url=dsn,
+                nats_url=nats_url,
+                data_dir=Path(folder) / "data",
+            )
         )
         vault_dsn = await make_database(vault_app.SCHEMA, vault_app.MIGRATIONS)
         vault = vault_app.compose(
@@ -81,19 +92,29 @@ async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
         clients = connect(settings.addresses(), token=None, call_seconds=settings.call_seconds)
         nats = await connect_nats(nats_url, "gateway")
         hub = Hub(nats, clients.events)
-        server = HttpServer(create_app(settings, clients, all_operations(settings, hub)), settings)
+        ring = KeyRing(clients.keys)
+        await ring.listen(nats)
+        server = HttpServer(create_app(settings, clients, all_operations(settings, hub, ring), ring), settings)
         parts = {"vault": vault, "runner": runner, "sessions": sessions, "http": server}
         try:
             for part in parts.values():
                 await part.start()
-            yield Gateway(f"http://127.0.0.1:{server.port}", clients, server, parts, addresses["sessions"])
+            yield Gateway(
+                f"http://127.0.0.1:{server.port}",
+                clients,
+                server,
+                parts,
+                addresses["sessions"],
+                Path(folder) / "data",
+                dsn,
+            )
         finally:
             await hub.close()
             for part in reversed(parts.values()):
                 await part.stop()
+            await ring.close()
             await nats.close()
             await clients.close()
-            await nats.close()
 
 
 @pytest.fixture

@@ -73,6 +73,15 @@ async def test_the_way_of_a_change_read_judge_try_save(http: httpx2.AsyncClient)
     assert stale.headers["x-should-retry"] == "false"
 
 
+@pytest.mark.parametrize("revision", ["1", 1.5, True, -1, None, {}])
+async def test_a_revision_that_is_none_is_refused_by_validation_as_by_a_save(
+    http: httpx2.AsyncClient, revision: Any
+) -> None:
+    body = {"revision": revision, "config": (await read(http))["saved_config"]}
+    judged = error_of(await http.post(f"{PATH}/validate", json=body), 400)
+    assert judged == error_of(await http.put(PATH, json=body), 400) and "revision" in judged["message"]
+
+
 async def test_a_new_secret_is_taken_once_and_shown_never(http: httpx2.AsyncClient) -> None:
     document = (await read(http))["saved_config"]
     for revision, key in enumerate((KEY, MASK)):
@@ -99,7 +108,10 @@ FAULTS = [
         "loop_engine.options.approval_mode",
     ),
     ({"storage": {"metadata": {"provider": "sqlite", "options": {}}}}, "storage.metadata.provider"),
-    ({"storage": {"artifacts": {"provider": "local", "options": {"base_path": "x"}}}}, "storage.artifacts.provider"),
+    (
+        {"storage": {"artifacts": {"provider": "local", "options": {"base_path": "x"}}}},
+        "storage.artifacts.options.base_path",
+    ),
     ({"memory": {"enabled": True, "provider": "none", "options": {}}}, "memory.enabled"),
     ({"sandbox": {"provider": "local", "options": {"timeout_seconds": 300}}}, "sandbox.options.timeout_seconds"),
 ]
@@ -120,7 +132,8 @@ async def test_validation_and_save_refuse_by_path(http: httpx2.AsyncClient, chan
 @pytest.mark.parametrize(
     ("area", "config", "status"),
     [
-        ("storage.artifacts", {"provider": "local", "options": {"base_path": "files"}}, "unavailable"),
+        ("storage.artifacts", {"provider": "local", "options": {"base_path": "files"}}, "ok"),
+        ("storage.artifacts", {"provider": "none", "options": {}}, "unavailable"),
         ("storage.metadata", {"provider": "postgres", "options": {}}, "ok"),
         ("sandbox", {"provider": "local", "options": {}}, "ok"),
         ("sandbox", {"provider": "docker", "options": {}}, "unavailable"),

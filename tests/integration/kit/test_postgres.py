@@ -89,7 +89,7 @@ async def test_a_swallowed_statement_error_is_no_commit(database):
     with pytest.raises(Internal):
         async with database.transaction("wrkspc_a") as tx:
             with pytest.raises(psycopg.errors.UniqueViolation):
-                await tx.execute("INSERT INTO notes (id, workspace_id, text) VALUES (1, 'w', 'x')")
+                await tx.execute("INSERT INTO notes (id, workspace_id, text) VALUES (1, 'wrkspc_a', 'x')")
     assert await count(database) == 1
 
 

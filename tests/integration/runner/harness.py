@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from kit.config import reveal
 from kit.ids import new_id
 from kit.lifecycle import Service
 from kit.rpc.client import channel
@@ -18,6 +19,7 @@ from kit.rpc.context import CallContext
 from kit.rpc.server import Server
 from kit.testing import await_until
 from managed_agents.sessions.v1 import agents_pb2, sessions_pb2
+from managed_agents.vault.v1.injections_pb2_grpc import add_InjectionServiceServicer_to_server
 from managed_agents.vault.v1.vault_pb2_grpc import add_SettingsServiceServicer_to_server
 from services.sessions.app import build
 from services.sessions.config import Settings
@@ -25,7 +27,7 @@ from services.worker.runner.app import Runner, compose
 from services.worker.runner.config import RunnerSettings
 from services.worker.runner.models.base import ModelAccess
 from services.worker.runner.models.demo import DemoModel
-from tests.integration.runner.played import PlayedSandboxes, PlayedVault
+from tests.integration.runner.played import PlayedInjections, PlayedSandboxes, PlayedVault
 from tests.integration.sessions.turn_driver import WORKSPACE, Replica, user
 
 
@@ -40,7 +42,9 @@ class World:
         self._sessions = sessions
         self._service: Service | None = None
         self.vault = PlayedVault()
+        self.injections = PlayedInjections()
         self.vault_address = f"unix:{folder}/vault.sock"
+        self.database_url = reveal(sessions.database_url)
 
     async def start_sessions(self) -> None:
         """A replica of the sessions service, at the one address."""
@@ -104,15 +108,17 @@ class World:
                 process.kill()
             await process.wait()
 
-    async def session(self, *tools: Any, system: str | None = "Be brief.") -> str:
-        """A session of an agent with these tools."""
-        agent = {"name": "tester", "model": "default", "system": system, "tools": list(tools)}
-        created = await self.clients.agents.CreateAgent(
-            agents_pb2.CreateAgentRequest(definition_json=orjson.dumps(agent))
-        )
-        body = {"agent": created.agent.id, "environment_id": "env_default"}
+    async def session(self, *tools: Any, system: str | None = "Be brief.", **fields: Any) -> str:
+        """A session of an agent with these tools and further fields."""
+        agent = {"name": "tester", "model": "default", "system": system, "tools": list(tools)} | fields
+        body = {"agent": await self.agent(agent), "environment_id": "env_default"}
         request = sessions_pb2.CreateSessionRequest(definition_json=orjson.dumps(body))
         return (await self.clients.sessions.CreateSession(request)).session.id
+
+    async def agent(self, definition: dict[str, Any]) -> str:
+        """A saved agent."""
+        request = agents_pb2.CreateAgentRequest(definition_json=orjson.dumps(definition))
+        return (await self.clients.agents.CreateAgent(request)).agent.id
 
     async def say(self, session_id: str, *texts: str) -> None:
         """Messages of a person, in one request."""
@@ -150,6 +156,7 @@ async def world(dsn: str, nats_url: str, **settings: Any) -> AsyncIterator[World
         made = World(clients, Path(name), nats_url, sessions)
         server = Server(made.vault_address, service="vault")
         server.add(add_SettingsServiceServicer_to_server, made.vault)
+        server.add(add_InjectionServiceServicer_to_server, made.injections)
         await server.start()
         await made.start_sessions()
         try:

@@ -3,9 +3,19 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from kit.errors import FailedPrecondition
 from kit.ids import new_id
+from managed_agents.vault.v1.injections_pb2 import (
+    INJECTION_TARGET_KIND_PROCESS,
+    Injection,
+    ListInjectionsResponse,
+    RefreshInjectionResponse,
+    ResolveInjectionsResponse,
+)
+from managed_agents.vault.v1.injections_pb2_grpc import InjectionServiceServicer
 from managed_agents.vault.v1.vault_pb2 import GetModelAccessResponse
 from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceServicer
 from services.worker.runner.models.base import (
@@ -109,9 +119,13 @@ class PlayedSandboxes:
         self.interrupts = 0
         self._run = run
 
-    def session(self, session_id: str, environment: Any, thread_id: str = "") -> "PlayedSandboxes":
+    def session(self, session_id: str, environment: Any, thread_id: str = "", roots: Any = ()) -> "PlayedSandboxes":
         """All sessions share one."""
         return self
+
+    def folder(self, session_id: str, environment: Any, roots: Any = ()) -> Path:
+        """One that is nobody's: nothing is in it."""
+        return Path("/var/empty/none")
 
     async def run_tool(self, name: str, value: Any) -> ToolOutcome:
         """Note the call, and do what the test says."""
@@ -144,3 +158,62 @@ class PlayedVault(SettingsServiceServicer):
         """As the test left it."""
         self.asked += 1
         return self.answer
+
+
+class RefreshFailed(FailedPrecondition):
+    """As the vault says it."""
+
+    reason = "CREDENTIAL_REFRESH_FAILED"
+
+
+@dataclass
+class PlayedInjections(InjectionServiceServicer):
+    """Holds a token for a URL, and variables for processes. `renewals` are the tokens that refreshes bring."""
+
+    tokens: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+    renewals: list[str] = field(default_factory=list)
+    version: int = 1
+    refreshed: int = 0
+    asked: list[Any] = field(default_factory=list)
+
+    async def ListInjections(self, request: Any, *_: Any, **__: Any) -> ListInjectionsResponse:
+        """The variables, without their values."""
+        return ListInjectionsResponse(injections=[self._variable(name) for name in self.variables])
+
+    async def ResolveInjections(self, request: Any, *_: Any, **__: Any) -> ResolveInjectionsResponse:
+        """What there is for the target."""
+        self.asked.append(request)
+        if request.target == INJECTION_TARGET_KIND_PROCESS:
+            found = [self._variable(name, value) for name, value in self.variables.items()]
+            return ResolveInjectionsResponse(injections=found)
+        token = self.tokens.get(request.url)
+        return ResolveInjectionsResponse(injections=[self._injection(token)] if token else [])
+
+    async def RefreshInjection(self, request: Any, *_: Any, **__: Any) -> RefreshInjectionResponse:
+        """The next renewal, once for each version; FAILED_PRECONDITION where there is none."""
+        if request.secret_version == self.version:
+            if not self.renewals:
+                raise RefreshFailed("There is nothing to refresh with.")
+            self.refreshed += 1
+            self.version += 1
+            renewed = self.renewals.pop(0)
+            self.tokens = dict.fromkeys(self.tokens, renewed)
+        return RefreshInjectionResponse(injection=self._injection(next(iter(self.tokens.values()))))
+
+    def _variable(self, name: str, value: str = "") -> Injection:
+        return Injection(
+            credential_id="vcrd_v",
+            vault_id="vlt_1",
+            type="environment_variable",
+            name=name,
+            value=value,
+            unrestricted=True,
+            in_headers=True,
+            in_body=True,
+        )
+
+    def _injection(self, token: str) -> Injection:
+        return Injection(
+            credential_id="vcrd_1", vault_id="vlt_1", type="mcp_oauth", value=token, secret_version=self.version
+        )

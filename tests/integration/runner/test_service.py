@@ -25,7 +25,7 @@ async def test_a_runner_describes_itself(platform: World) -> None:
         await connection.close()
     assert about.runner_id == runner.runner_id and about.runner_id.startswith("runner_")
     assert (about.capacity, about.held) == (7, 0)
-    assert list(about.tools) == ["bash", "read", "write", "edit", "glob", "grep"]
+    assert list(about.tools) == ["bash", "read", "write", "edit", "glob", "grep", "web_fetch"]
     assert about.sandbox_kind and list(about.sandbox_providers) == ["local"]
 
 

@@ -64,7 +64,8 @@ async def test_tools_run_after_their_calls_are_stored(platform: World) -> None:
     assert result[1]["metadata"]["tool_output_overflow"] == {"path": "/mnt/x"}
     answered = model.requests[1].messages[-1].content
     assert [block["tool_use_id"] for block in answered] == [event["content"][0]["id"] for event in use]
-    assert [tool.name for tool in model.requests[0].tools] == ["bash", "read", "write", "edit", "glob", "grep"]
+    names = [tool.name for tool in model.requests[0].tools]
+    assert names == ["bash", "read", "write", "edit", "glob", "grep", "web_fetch"]
     assert "/mnt/session/outputs" in model.requests[0].system
 
 

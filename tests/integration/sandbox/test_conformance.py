@@ -176,7 +176,7 @@ async def test_the_environment_is_clean(session, monkeypatch):
     names = {line.partition("=")[0] for line in (await session.text("env")).split("\n")}
     allowed = {"PATH", "HOME", "LANG", "TERM", "PWD", "OLDPWD", "SHLVL", "_"}
     if "SANDBOX_ID" in names:
-        allowed |= {"SANDBOX_ID", "TMPDIR", "SESSION_OUTPUTS", "SESSION_UPLOADS"}
+        allowed |= {"SANDBOX_ID", "TMPDIR", "SESSION_OUTPUTS", "SESSION_UPLOADS", "GIT_CONFIG_NOSYSTEM"}
     assert names <= allowed
     assert await session.text("ls /proc/self/fd | tr '\\n' ' '") == "0 1 2 3 "
 
@@ -313,3 +313,15 @@ async def test_where_nothing_works_every_command_is_refused(tmp_path):
     assert not manager.describe().usable
     assert not (await session.tool("write", file_path="f", content="files still work")).is_error
     await manager.aclose()
+
+
+def test_output_of_elsewhere_is_limited_where_no_sandbox_can_be_opened(tmp_path):
+    """A spill that fails never fails the call, nor points at a file that is not there."""
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    manager = SandboxManager(blocked / "sandboxes")
+    session = manager.session("sess_1", {})
+    outcome = session.limit_output("x" * 60_000)
+    assert outcome.text.startswith("[tool output overflow]\noriginal_chars: 60000\n")
+    assert "\nfile: none\n" in outcome.text
+    assert outcome.overflow is None and session.limit_output("short").text == "short"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kit.idempotency import IdempotencyKeyReused
 from kit.pages import InvalidCursor, encode_cursor
 from kit.rpc.context import CallContext, use_context
 from managed_agents.sessions.v1 import agents_pb2
@@ -19,7 +20,6 @@ from services.sessions.domain.errors import (
     InvalidJson,
 )
 from services.sessions.domain.session_errors import InvalidRequest, UnsupportedCapability
-from services.sessions.domain.turn_errors import IdempotencyKeyReused
 from tests.integration.sessions.definitions_driver import MIGRATIONS, Definitions, document, opened
 
 

@@ -95,18 +95,19 @@ class TestCreate:
             pytest.param({"model": None}, "AGENT_MODEL_REQUIRED", id="override-model"),
             pytest.param({"name": "x"}, "INVALID_AGENT_OVERRIDES", id="override-name"),
             pytest.param({"tools": [MCP_TOOLSET]}, "AGENT_MCP_SERVER_NOT_FOUND", id="override-toolset"),
+            pytest.param({"skills": [{"type": "custom", "skill_id": "skill_1"}]}, "SKILL_NOT_FOUND", id="skills"),
             pytest.param(
-                {"tools": [MCP_TOOLSET], "mcp_servers": [SERVER]}, "UNSUPPORTED_CAPABILITY", id="override-servers"
-            ),
-            pytest.param(
-                {"skills": [{"type": "custom", "skill_id": "skill_1"}]}, "UNSUPPORTED_CAPABILITY", id="skills"
+                {"tools": [{"type": "agent_toolset_20260401", "configs": [{"name": "web_search"}]}]},
+                "UNSUPPORTED_CAPABILITY",
+                id="search",
             ),
             pytest.param({"environment_id": "env_unknown"}, "ENVIRONMENT_NOT_FOUND", id="environment"),
             pytest.param({"loop_engine": "pi"}, "LOOP_ENGINE_NOT_SUPPORTED", id="engine"),
             pytest.param({"loop_engine": "x"}, "LOOP_ENGINE_INVALID", id="engine-unknown"),
             pytest.param({"budget": BUDGET}, "BUDGET_MODEL_WITHOUT_LIST_PRICE", id="budget"),
             pytest.param({"budget": None}, "BUDGET_INVALID_SHAPE", id="budget-null"),
-            pytest.param({"resources": [{}]}, "UNSUPPORTED_CAPABILITY", id="resources"),
+            pytest.param({"resources": [{}]}, "INVALID_REQUEST", id="resources"),
+            pytest.param({"resources": [{"type": "file", "file_id": "file_none"}]}, "FILE_NOT_FOUND", id="file"),
             pytest.param({"vault_ids": ["vlt_1"]}, "VAULT_NOT_FOUND", id="vault"),
             pytest.param({"initial_events": [MESSAGE] * 51}, "TOO_MANY_INITIAL_EVENTS", id="51-events"),
             pytest.param({"initial_events": [MESSAGE, {"type": "x"}]}, "INVALID_INITIAL_EVENT_TYPE", id="bad-event"),
@@ -129,18 +130,9 @@ class TestCreate:
         for table in ("sessions", "events", "outbox", "idempotency"):
             assert await h.count(table) == 0
 
-    @pytest.mark.parametrize(
-        "fields",
-        [
-            {"tools": [MCP_TOOLSET], "mcp_servers": [SERVER]},
-            {"skills": [{"type": "anthropic", "skill_id": "xlsx"}]},
-        ],
-    )
-    async def test_agents_that_need_what_no_runner_has_start_no_session(
-        self, h: Harness, fields: dict[str, Any]
-    ) -> None:
-        refused = await refusal(h.create(await h.agent(**fields)))
-        assert refused.reason == "UNSUPPORTED_CAPABILITY"
+    async def test_agents_whose_skills_are_not_here_start_no_session(self, h: Harness) -> None:
+        refused = await refusal(h.create(await h.agent(skills=[{"type": "anthropic", "skill_id": "xlsx"}])))
+        assert (refused.reason, refused.field) == ("SKILL_NOT_FOUND", "agent.skills.0.skill_id")
         assert await h.count("sessions") == 0
 
     async def test_environments_that_can_not_be_honoured_take_no_session(self, h: Harness) -> None:
@@ -216,7 +208,7 @@ class TestUpdate:
             ({"vault_ids": []}, "IMMUTABLE_FIELD"),
             ({"metadata": {str(n): "x" for n in range(17)}}, "INVALID_REQUEST"),
             ({"agent": {"mcp_servers": [SERVER]}}, "AGENT_MCP_SERVER_NOT_FOUND"),
-            ({"agent": {"tools": [MCP_TOOLSET], "mcp_servers": [SERVER]}}, "UNSUPPORTED_CAPABILITY"),
+            ({"agent": {"tools": [{**TOOLSET, "configs": [{"name": "web_search"}]}]}}, "UNSUPPORTED_CAPABILITY"),
         ],
     )
     async def test_refusals_change_nothing(self, h: Harness, patch: dict[str, Any], reason: str) -> None:

@@ -69,7 +69,9 @@ async def test_what_was_rejected_is_judged_anew_and_another_text_is_a_conflict(o
 
 async def test_what_was_delivered_before_is_a_duplicate(one: Replica, dsn: str) -> None:
     session_id = await one.create_session()
-    async with await psycopg.AsyncConnection.connect(dsn, options="-c search_path=sessions") as connection:
+    async with await psycopg.AsyncConnection.connect(
+        dsn, options="-c search_path=sessions -c managed_agents.workspace=*"
+    ) as connection:
         for input_id, state in (("steer_1", "delivered"), ("steer_2", "outcome_unknown"), ("steer_3", "pending")):
             values = ["wrkspc_default", session_id, input_id, "smaller", state, "turn_1"]
             await connection.execute("INSERT INTO steers VALUES (%s, %s, %s, %s, %s, %s)", values)

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from kit.errors import InvalidArgument, NotFound
+from kit.errors import DomainError, NotFound
 from kit.testing import await_until
 from managed_agents.sessions.v1 import sessions_pb2, threads_pb2, turns_pb2
 from tests.integration.sessions.thread_driver import (
@@ -244,20 +244,19 @@ async def test_the_primary_threads_log_is_the_sessions(lead: Coordinator) -> Non
 
 
 async def test_what_no_runner_can_do_is_refused_for_each_agent_of_the_roster(one: Replica) -> None:
-    helper = await saved(one, "helper", skills=[{"type": "anthropic", "skill_id": "pdf"}])
+    helper = await saved(one, "helper", skills=[{"type": "custom", "skill_id": "skill_none"}])
     plain = await saved(one, "plain")
     advisor = {"type": "advisor", "model": "demo"}
-    refused = {
-        "skills": {"type": "coordinator", "agents": [helper]},
-        "multiagent": {"type": "coordinator", "agents": [plain, advisor]},
-    }
-    for name, multiagent in refused.items():
-        agent_id = await saved(one, name, multiagent=multiagent)
-        with pytest.raises(InvalidArgument) as refusal:
+    for name, roster, reason in (
+        ("of skills", [plain, helper], "SKILL_NOT_FOUND"),
+        ("with an advisor", [plain, advisor], "UNSUPPORTED_CAPABILITY"),
+    ):
+        agent_id = await saved(one, name, multiagent={"type": "coordinator", "agents": roster})
+        with pytest.raises(DomainError) as refusal:
             await one.sessions.CreateSession(
                 sessions_pb2.CreateSessionRequest(definition_json=orjson.dumps({"agent": agent_id}))
             )
-        assert (refusal.value.reason, refusal.value.metadata["capability"]) == ("UNSUPPORTED_CAPABILITY", name)
+        assert refusal.value.reason == reason
 
 
 async def test_a_session_shows_the_agents_of_its_roster(one: Replica, lead: Coordinator) -> None:

@@ -50,7 +50,9 @@ def disarmed() -> Iterator[None]:
 
 
 async def rows(dsn: str, query: str) -> list[tuple[Any, ...]]:
-    async with await psycopg.AsyncConnection.connect(dsn, options="-c search_path=sessions") as connection:
+    async with await psycopg.AsyncConnection.connect(
+        dsn, options="-c search_path=sessions -c managed_agents.workspace=*"
+    ) as connection:
         return await (await connection.execute(query)).fetchall()
 
 

@@ -92,7 +92,9 @@ async def park(clients: Replica) -> tuple[str, str]:
 
 
 async def parked_for(dsn: str, session_id: str, seconds: int) -> None:
-    async with await psycopg.AsyncConnection.connect(dsn, options="-c search_path=sessions") as connection:
+    async with await psycopg.AsyncConnection.connect(
+        dsn, options="-c search_path=sessions -c managed_agents.workspace=*"
+    ) as connection:
         await connection.execute(
             "UPDATE sessions SET parked_at = parked_at - make_interval(secs => %s), version = version + 1"
             " WHERE id = %s",
@@ -200,7 +202,9 @@ async def test_the_threads_of_a_session_that_waited_too_long_end_with_it(
 
 
 async def test_the_sweep_reads_an_index_and_no_table(dsn: str) -> None:
-    async with await psycopg.AsyncConnection.connect(dsn, options="-c search_path=sessions") as connection:
+    async with await psycopg.AsyncConnection.connect(
+        dsn, options="-c search_path=sessions -c managed_agents.workspace=*"
+    ) as connection:
         found = await connection.execute(
             "EXPLAIN SELECT id, parked_at FROM sessions WHERE workspace_id = 'w' AND parked_at <= now()"
             " AND (parked_at, id) > ('-infinity', '') ORDER BY parked_at, id LIMIT 100"

@@ -63,11 +63,26 @@ async def test_the_environment_speaks_until_a_document_is_saved(dsn: str, tmp_pa
         before = await stub.GetModelAccess(pb.GetModelAccessRequest(), context=RUNNER)
         await stub.SaveSettings(save(DOCUMENT), context=PERSON)
         after = await stub.GetModelAccess(pb.GetModelAccessRequest(), context=RUNNER)
-        other = await stub.GetModelAccess(pb.GetModelAccessRequest(), context=RUNNER.for_workspace("wrkspc_other"))
 
     assert (before.vendor, before.api_key) == ("anthropic", "from the environment")
     assert (after.vendor, after.api_key, after.default_model) == ("openai", KEY, "m")
-    assert before.revision == other.revision != after.revision
+    assert before.revision != after.revision
+
+
+async def test_what_the_operator_saved_holds_for_workspaces_that_have_nothing_of_their_own(stub) -> None:
+    elsewhere = RUNNER.for_workspace("wrkspc_other")
+    before = await stub.GetModelAccess(pb.GetModelAccessRequest(), context=elsewhere)
+    await stub.SaveSettings(save(DOCUMENT), context=PERSON)
+    shared = await stub.GetModelAccess(pb.GetModelAccessRequest(), context=elsewhere)
+    own = json.loads(json.dumps(DOCUMENT))
+    own["model"]["default_model"] = "of the other"
+    await stub.SaveSettings(save(own), context=STRANGER)
+    after = await stub.GetModelAccess(pb.GetModelAccessRequest(), context=elsewhere)
+    here = await stub.GetModelAccess(pb.GetModelAccessRequest(), context=RUNNER)
+
+    assert before.vendor == "demo"
+    assert (shared.api_key, shared.default_model) == (KEY, "m")
+    assert (after.default_model, here.default_model) == ("of the other", "m")
 
 
 async def test_a_saved_secret_is_masked_in_answers_and_sealed_in_the_database(dsn: str, stub) -> None:

@@ -50,6 +50,14 @@ async def test_a_refusal_is_told_in_the_platform_s_words() -> None:
             await api.get("/v1/agents/agent_1")
 
 
+async def test_who_is_refused_for_a_key_is_told_where_commands_take_it_from() -> None:
+    body = b'{"type":"error","error":{"type":"authentication_error","message":"An API key is needed."}}'
+    answer = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body)
+    async with _server(answer) as (url, _), Api(url) as api:
+        with pytest.raises(CommandFailed, match=r"needed\. Commands take the key from MANAGED_AGENTS_API_KEY"):
+            await api.get("/v1/agents/agent_1")
+
+
 async def test_the_key_is_sent() -> None:
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}"
     async with _server(answer) as (url, asked), Api(url, "ma_1") as api:
@@ -59,7 +67,7 @@ async def test_the_key_is_sent() -> None:
 
 async def test_nobody_there_is_told() -> None:
     async with Api("http://127.0.0.1:9") as api:
-        with pytest.raises(CommandFailed, match="GET /v1/agents failed"):
+        with pytest.raises(CommandFailed, match=r"GET /v1/agents at http://127\.0\.0\.1:9/? failed: "):
             await api.get("/v1/agents")
 
 

@@ -96,6 +96,15 @@ def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
     assert checks.check_data_folder(_options(tmp_path / "new"), running=False).status == "ok"
 
 
+def test_a_folder_that_nobody_can_look_into_is_told(tmp_path: Path) -> None:
+    """A name too long stands for what root can't look into either."""
+    options = _options(tmp_path / ("x" * 300))
+    assert checks.check_data_folder(options, running=False).status == "failed"
+    assert checks.check_nats(options).status == checks.check_database(options).status == "ok"
+    with pytest.raises(CannotStart, match="can't be used"):
+        Supervisor(options, print).folder.take()
+
+
 def test_servers_of_the_operator_that_are_not_there_are_told(tmp_path: Path) -> None:
     database = checks.check_database(_options(tmp_path, database_url="postgresql://a:secret@127.0.0.1:9/x"))
     assert database.status == "failed" and "secret" not in str(database)

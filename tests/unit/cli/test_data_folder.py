@@ -1,5 +1,6 @@
 """Proves what the data folder promises: one holder, private secrets, bounded logs, short socket paths."""
 
+import json
 import os
 from pathlib import Path
 
@@ -71,3 +72,13 @@ def test_a_run_folder_of_someone_else_is_refused(tmp_path: Path) -> None:
 )
 def test_a_log_line_becomes_a_sentence(line: str, expected: str) -> None:
     assert _plain(line) == expected
+
+
+def test_what_the_key_began_with_stays_whatever_versions_come(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path)
+    folder.make_secrets()
+    first = folder.first_secret()
+    assert first and first == folder.secret_key.read_bytes().strip()
+    versions = [{"secret": first.decode()}, {"secret": "another"}]
+    folder.secret_key.write_text(json.dumps({"format": "managed-agents keyfile 1", "versions": versions}))
+    assert folder.first_secret() == first

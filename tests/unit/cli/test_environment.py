@@ -15,6 +15,7 @@ SECRETS = {
     "AWS_SECRET_ACCESS_KEY": "aws",
     "MANAGED_AGENTS_MODEL_API_KEY": "sk-m",
     "MANAGED_AGENTS_SECRET_KEY": "master",
+    "MANAGED_AGENTS_FORMER_SECRET_KEY": "former master",
     "MANAGED_AGENTS_DATABASE_URL": "postgresql://admin:pw@db/x",
 }
 
@@ -34,6 +35,23 @@ def test_secrets_reach_the_vault_only(environments: dict[str, dict[str, str]]) -
     }
     for environment in environments.values():
         assert not set(SECRETS.values()) & set(environment.values())
+
+
+def test_the_key_file_of_the_folder_serves_where_no_other_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = DataFolder(tmp_path)
+
+    def named() -> str:
+        found = processes(folder, SERVERS, host="127.0.0.1", port=3000, runners=1)
+        return next(each for each in found if each.name == "vault").environment["MANAGED_AGENTS_SECRET_KEY_FILE"]
+
+    assert named() == str(folder.secret_key)
+    # One that is only named to be replaced does not take its place.
+    monkeypatch.setenv("MANAGED_AGENTS_FORMER_SECRET_KEY", "former master")
+    assert named() == str(folder.secret_key)
+    monkeypatch.setenv("MANAGED_AGENTS_SECRET_KEY_FILE", "/run/secrets/key")
+    assert named() == "/run/secrets/key"
 
 
 def test_the_api_key_reaches_the_gateway_only(environments: dict[str, dict[str, str]]) -> None:

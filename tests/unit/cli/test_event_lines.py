@@ -34,6 +34,7 @@ def _line(event: dict) -> str:
         ({"type": "session.error", "error": {"type": "x", "message": "y"}}, "21:08:47 error   x: y"),
         ({"type": "session.brand_new"}, "21:08:47 session brand new"),
         ({"type": "span.model_request_start"}, ""),
+        ({"type": "session.thread_status_rescheduled", "agent_name": "helper"}, ""),
         ({}, "21:08:47         "),
     ],
 )

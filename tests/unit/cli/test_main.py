@@ -17,6 +17,13 @@ from cli.errors import CannotStart, CommandFailed
         (["up", "--help"], ["--data-dir", "Examples", "MANAGED_AGENTS_PORT", "3000", "MANAGED_AGENTS_COST_PROFILE"]),
         (["demo", "--help"], ["--serve", "Examples", "--json"]),
         (["doctor", "-h"], ["--json", "Examples"]),
+        (["keys", "-h"], ["create", "list", "revoke"]),
+        (
+            ["keys", "create", "-h"],
+            ["--role", "--workspace", "--data-dir", "--url", "Examples", "turns authentication"],
+        ),
+        (["keys", "list", "-h"], ["--json", "Examples"]),
+        (["keys", "revoke", "-h"], ["key_id", "Example", "within a second"]),
     ],
 )
 def test_help_teaches(arguments: list[str], expected: list[str]) -> None:
@@ -42,7 +49,7 @@ async def test_a_plain_reason_becomes_a_message_and_a_code(
     async def fail() -> None:
         raise reason
 
-    assert await main._told(fail()) == 1
+    assert await main.told(fail()) == 1
     assert capsys.readouterr().err == f"managed-agents: {reason}\n"
 
 

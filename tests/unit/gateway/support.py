@@ -92,10 +92,11 @@ def http(
     api_key: str | None = None,
     cors_origins: str = "",
     host: str = "127.0.0.1",
+    changes: dict[str, Any] | None = None,
     **stubs: Any,
 ) -> httpx2.AsyncClient:
     """An HTTP client of an application with all routes plus the given ones."""
-    configured = settings(api_key=api_key, cors_origins=cors_origins, host=host)
+    configured = settings(**({"api_key": api_key, "cors_origins": cors_origins, "host": host} | (changes or {})))
     app = create_app(configured, clients(**stubs), (*operations, *all_operations(configured, hub())))
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://127.0.0.1")
 

@@ -109,17 +109,17 @@ def test_a_scoped_file_listing_needs_the_beta(query: str) -> None:
     assert admitted == "admitted"
 
 
-def test_authentication_is_off_without_a_key() -> None:
+async def test_authentication_is_off_without_a_key() -> None:
     open_door = Authenticator(None)
     assert not open_door.enabled
-    assert open_door.authenticate({"x-api-key": "a", "authorization": "Bearer b"}).id == "anonymous"
+    assert (await open_door.authenticate({"x-api-key": "a", "authorization": "Bearer b"})).id == "anonymous"
 
 
 @pytest.mark.parametrize(
     "headers", [{"x-api-key": "secret"}, {"authorization": "Bearer secret"}, {"authorization": "bearer  secret "}]
 )
-def test_either_header_may_carry_the_key(headers: dict[str, str]) -> None:
-    assert Authenticator("secret").authenticate(headers).workspace_id == "wrkspc_default"
+async def test_either_header_may_carry_the_key(headers: dict[str, str]) -> None:
+    assert (await Authenticator("secret").authenticate(headers)).workspace_id == "wrkspc_default"
 
 
 @pytest.mark.parametrize(
@@ -135,6 +135,6 @@ def test_either_header_may_carry_the_key(headers: dict[str, str]) -> None:
         ({"x-api-key": "secret", "authorization": "Bearer secret"}, AmbiguousCredential),
     ],
 )
-def test_everything_else_is_refused(headers: dict[str, str], refusal: type[Exception]) -> None:
+async def test_everything_else_is_refused(headers: dict[str, str], refusal: type[Exception]) -> None:
     with pytest.raises(refusal):
-        Authenticator("secret").authenticate(headers)
+        await Authenticator("secret").authenticate(headers)

@@ -11,7 +11,7 @@ from services.gateway.errors import InvalidCredential
 
 
 @pytest.mark.parametrize("wrong", ["x", "the-configured-ke", "the-configured-key2", "y" * 5000])
-def test_keys_are_compared_as_digests_in_constant_time(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keys_are_compared_as_digests_in_constant_time(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
     compare = hmac.compare_digest
 
@@ -21,6 +21,6 @@ def test_keys_are_compared_as_digests_in_constant_time(wrong: str, monkeypatch: 
 
     monkeypatch.setattr(hmac, "compare_digest", spy)
     with pytest.raises(InvalidCredential):
-        Authenticator("the-configured-key").authenticate({"authorization": f"Bearer {wrong}"})
+        await Authenticator("the-configured-key").authenticate({"authorization": f"Bearer {wrong}"})
     ((one, other),) = compared
     assert len(one) == len(other) == 32

@@ -120,7 +120,9 @@ async def test_the_samples_are_commands_with_sound_bodies() -> None:
     async with http() as client:
         page = (await client.get("/docs")).text
     bodies = {
-        (each.method, each.path): each.body for each in all_operations(settings(), hub()) if each.body is not None
+        (each.method, each.path): body
+        for each in all_operations(settings(), hub())
+        if (body := each.body or each.upload) is not None
     }
     seen = 0
     for command in Reading(page).commands:

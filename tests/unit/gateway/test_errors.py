@@ -61,13 +61,23 @@ def test_every_canonical_code_with_a_reason(code: str) -> None:
     assert local.code == ("internal" if code == "INTERNAL" else "agent_not_found")
 
 
+OWN_STATUS = {
+    "METHOD_NOT_ALLOWED": 405,
+    "REQUEST_TOO_LARGE": 413,
+    "FILE_TOO_LARGE": 413,
+    "UNSUPPORTED_MEDIA_TYPE": 415,
+    "FILE_RANGE_NOT_SATISFIABLE": 416,
+    "MEMORY_PATH_CONFLICT": 409,
+    "PRECONDITION_FAILED": 409,
+}
+
+
 @pytest.mark.parametrize("reason", REASONS)
 def test_every_reason_reaches_the_caller_as_its_code(reason: str) -> None:
     short = reason.removeprefix("ERROR_REASON_")
     local, _ = answers(rebuild("INVALID_ARGUMENT", reason=short, message="A sentence."))
-    own_status = {"METHOD_NOT_ALLOWED": 405, "REQUEST_TOO_LARGE": 413, "UNSUPPORTED_MEDIA_TYPE": 415}
     assert local.code == short.lower()
-    assert local.status == own_status.get(short, 400)
+    assert local.status == OWN_STATUS.get(short, 400)
     assert local.message == "A sentence."
 
 

@@ -110,3 +110,16 @@ def test_an_error_tells_a_published_caller_whether_the_session_goes_on(error: An
     told = orjson.loads(render_event(event, published=True))["error"]
     assert told == {"type": published[0], "message": "m", "retry_status": {"type": published[1]}}
     assert render_event(event, published=False) == event.body
+
+
+def test_the_two_web_tools_are_told_apart() -> None:
+    """A search takes a provider, a fetch takes a runner."""
+    for tools, expected in (
+        (["web_fetch"], ("available", "unavailable")),
+        (["web_fetch", "web_search"], ("available", "available")),
+        ([], ("unavailable", "unavailable")),
+    ):
+        shown = orjson.loads(render_capabilities(DescribeRunnerResponse(tools=tools)))
+        by_id = {each["id"]: each for each in shown["capabilities"]}
+        assert (by_id["web_fetch"]["status"], by_id["web_search"]["status"]) == expected
+    assert "provider" in by_id["web_search"]["reason"]

@@ -9,8 +9,8 @@ import pytest
 
 from kit.errors import PermissionDenied, Unavailable
 from managed_agents.vault.v1 import vault_pb2
-from services.gateway.admission.admins import require_admin
-from services.gateway.admission.credentials import ANONYMOUS, CONFIGURED
+from services.gateway.admission.principal import ANONYMOUS, CONFIGURED, Principal
+from services.gateway.admission.roles import require_role
 from services.gateway.app import create_app
 from services.gateway.routes.settings import PATH, SettingsRoutes
 from services.vault.domain.errors import SettingsRevisionConflict
@@ -56,6 +56,10 @@ def client(
     app = create_app(listening, clients(settings=vault, runner=runner), operations)
     transport = httpx2.ASGITransport(app=app, client=(address, 5000))
     return httpx2.AsyncClient(transport=transport, base_url="http://platform.test")
+
+
+def require_admin(principal: Principal, client: Any) -> None:
+    require_role(principal, "admin", workers=False, path={}, client=client)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"])

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from services.sessions.domain.errors import McpServerMismatch
-from services.sessions.domain.session_errors import InvalidRequest, UnsupportedCapability
-from services.sessions.domain.tools import check_mcp_consistency, validate_mcp_servers, validate_tools
+from services.sessions.domain.mcp_servers import validate_mcp_servers
+from services.sessions.domain.session_errors import InvalidRequest, UnknownField, UnsupportedCapability
+from services.sessions.domain.tools import check_mcp_consistency, validate_tools
+from services.sessions.domain.web_search import refuse_search, refuse_search_in_session
 
 ALLOW, ASK = {"type": "always_allow"}, {"type": "always_ask"}
 TOOLSET = {"type": "agent_toolset_20260401"}
@@ -90,13 +92,30 @@ def test_any_other_policy_is_refused_with_the_accepted_ones(policy: Any) -> None
     assert "always_allow, always_ask" in refusal.value.message
 
 
-@pytest.mark.parametrize("tool", ["web_fetch", "web_search"])
 @pytest.mark.parametrize("config", [{}, {"enabled": True}, {"enabled": None}])
-def test_an_enabled_web_tool_is_an_unsupported_capability(tool: str, config: dict[str, Any]) -> None:
+def test_an_enabled_search_is_an_unsupported_capability_without_a_provider(config: dict[str, Any]) -> None:
+    given = [
+        grouped(member("a"), member("b")),
+        TOOLSET | {"configs": [{"name": "bash"}, {"name": "web_search", **config}]},
+    ]
+    tools = validate_tools(given)
     with pytest.raises(UnsupportedCapability) as refusal:
-        built_in(configs=[{"name": "bash"}, {"name": tool, **config}])
-    assert refusal.value.field == "tools.0.configs.1.enabled"
-    assert tool in refusal.value.message
+        refuse_search(tools, given=given)
+    # As the caller counts: the group is stored as two tools.
+    assert refusal.value.field == "tools.1.configs.1.enabled"
+    assert refusal.value.metadata == {"capability": "web_search"}
+    with pytest.raises(UnsupportedCapability) as refusal:
+        refuse_search_in_session({"tools": [], "multiagent": {"agents": [{"tools": tools}]}})
+    assert refusal.value.field == "agent.multiagent.agents.0.tools.2.configs.1.enabled"
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [[], [{"name": "web_fetch"}], [{"name": "web_search", "enabled": False}], [{"name": "web_fetch", "enabled": True}]],
+)
+def test_a_fetch_and_a_search_for_later_are_taken(configs: list[dict[str, Any]]) -> None:
+    refuse_search(validate_tools([TOOLSET | {"configs": configs}]))
+    refuse_search_in_session({"tools": validate_tools([TOOLSET | {"configs": configs}, custom("a")])})
 
 
 def test_a_disabled_web_tool_is_kept_with_its_options() -> None:
@@ -257,6 +276,21 @@ def test_servers_read_back_with_their_type() -> None:
     ]
 
 
+def test_a_server_may_be_a_process_of_the_sandbox() -> None:
+    server = {"name": "git", "type": "stdio", "command": "git-mcp", "args": ["--ro"], "env": {"LEVEL": "1"}}
+    assert validate_mcp_servers([server]) == [server]
+    assert validate_mcp_servers([{"name": "git", "type": "stdio", "command": "git-mcp"}]) == [
+        {"name": "git", "type": "stdio", "command": "git-mcp", "args": [], "env": {}}
+    ]
+
+
+@pytest.mark.parametrize("field", ["url", "command", "cwd"])
+def test_a_server_has_nothing_of_another_kind(field: str) -> None:
+    server = {"name": "s", "type": "stdio", "command": "a"} if field != "command" else {"name": "s", "url": "http://a"}
+    with pytest.raises(UnknownField):
+        validate_mcp_servers([server | {field: "https://a.example"}])
+
+
 @pytest.mark.parametrize(
     ("servers", "field"),
     [
@@ -265,7 +299,23 @@ def test_servers_read_back_with_their_type() -> None:
         ([{"url": "https://a.example"}], "mcp_servers.0.name"),
         ([{"name": "x" * 256, "url": "https://a.example"}], "mcp_servers.0.name"),
         ([{"name": "s\x00", "url": "https://a.example"}], "mcp_servers.0.name"),
-        ([{"name": "s", "type": "stdio", "url": "https://a.example"}], "mcp_servers.0.type"),
+        ([{"name": "s", "type": "sse", "url": "https://a.example"}], "mcp_servers.0.type"),
+        ([{"name": "s", "type": "stdio"}], "mcp_servers.0.command"),
+        ([{"name": "s", "type": "stdio", "command": " "}], "mcp_servers.0.command"),
+        ([{"name": "s", "type": "stdio", "command": "a", "args": "b"}], "mcp_servers.0.args"),
+        ([{"name": "s", "type": "stdio", "command": "a", "args": ["\x00"]}], "mcp_servers.0.args.0"),
+        ([{"name": "s", "type": "stdio", "command": "a", "args": [""] * 65}], "mcp_servers.0.args"),
+        ([{"name": "s", "type": "stdio", "command": "a", "env": ["A=b"]}], "mcp_servers.0.env"),
+        ([{"name": "s", "type": "stdio", "command": "a", "env": {"A=": "b"}}], "mcp_servers.0.env"),
+        ([{"name": "s", "type": "stdio", "command": "a", "env": {"A": 1}}], "mcp_servers.0.env.A"),
+        (
+            [{"name": "s", "type": "stdio", "command": "a", "env": {f"A{n}": "" for n in range(65)}}],
+            "mcp_servers.0.env",
+        ),
+        (
+            [{"name": "s", "type": "url", "url": "https://a.example"}, {"name": "s", "type": "stdio", "command": "a"}],
+            "mcp_servers.1.name",
+        ),
         ([{"name": "s"}], "mcp_servers.0.url"),
         (["s"], "mcp_servers.0"),
         *(

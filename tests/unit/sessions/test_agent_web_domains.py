@@ -140,10 +140,11 @@ def test_a_path_suffix_has_no_character_with_a_meaning(suffix: str) -> None:
     )
 
 
-def test_a_malformed_list_is_told_before_the_missing_capability() -> None:
-    assert refused(enabled=True, allowed_domains=["localhost"])
-    with pytest.raises(UnsupportedCapability):
-        judge(enabled=True, allowed_domains=["example.com"])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_list_is_judged_whether_or_not_its_tool_can_run(enabled: bool) -> None:
+    for name in ("web_fetch", "web_search"):
+        assert refused(name=name, enabled=enabled, allowed_domains=["localhost"])
+        assert judge(name=name, enabled=enabled, allowed_domains=["example.com"])["enabled"] is enabled
 
 
 def test_each_tool_takes_its_own_options_only() -> None:

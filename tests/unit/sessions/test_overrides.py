@@ -133,11 +133,6 @@ class TestOverride:
             pytest.param({"tools": [], "skills": [SKILL]}, "AGENT_TOOLS_CLEARED_WITH_SKILLS", id="tools-cleared"),
             pytest.param({"tools": None, "skills": [SKILL]}, "AGENT_TOOLS_CLEARED_WITH_SKILLS", id="tools-null"),
             pytest.param({"tools": [MCP_TOOLSET]}, "AGENT_MCP_SERVER_NOT_FOUND", id="toolset-without-server"),
-            pytest.param(
-                {"tools": [{**TOOLSET, "configs": [{"name": "web_search", "enabled": True}]}]},
-                "UNSUPPORTED_CAPABILITY",
-                id="unavailable-tool",
-            ),
         ],
     )
     def test_refusals(self, fields: dict[str, Any], reason: str) -> None:
@@ -164,8 +159,6 @@ class TestLiveUpdate:
 
 
 NEEDED: dict[str, Any] = {
-    "mcp_servers": [{"type": "x"}],
-    "skills": [{"type": "x"}],
     "multiagent": {"type": "multiagent_20261001", "subagents": {"type": "enabled"}},
 }
 

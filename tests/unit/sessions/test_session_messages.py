@@ -20,7 +20,7 @@ SAVED = SavedAgent('{"name":"saved"}', '{"id":"default","speed":"standard"}', "d
 
 def row(**fields: Any) -> SessionRow:
     texts = dict.fromkeys(SessionRow._fields, "")
-    counters = {name: 0 for name in SessionRow._fields if name.endswith("_tokens")}
+    counters = {name: 0 for name in SessionRow._fields if name.endswith(("_tokens", "_requests"))}
     plain: dict[str, Any] = {
         "created_at": CREATED,
         "updated_at": CREATED,

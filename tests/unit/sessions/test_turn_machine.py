@@ -156,9 +156,12 @@ class Histories(History):
                 wrong.append(answer_to(call, call.event_id))
             elif call.kind is CallKind.CUSTOM:
                 wrong.append(ClientEvent("user.tool_confirmation", {"tool_use_id": call.event_id, "result": "deny"}))
+        waits = {call.event_id for call in self.state.pending if not call.answered}
         for event in wrong:
-            with pytest.raises(ToolCallNotPending):
+            with pytest.raises(ToolCallNotPending) as refused:
                 turn.append_client_events(self.state, [event], self.now(), self.new_id)
+            other_kind = event.fields.get("tool_use_id") in waits
+            assert other_kind == ("another kind of answer: user.custom_tool_result" in str(refused.value))
 
     @precondition(lambda self: self.state.turn_state is TurnState.READY)
     @rule(at_once=strategies.booleans())

@@ -16,14 +16,14 @@ from services.vault.domain.settings import MASK, ModelSettings, Settings
 KEY = "sk-canary-0123456789"
 MODEL = {"vendor": "openai", "base_url": None, "api_key": KEY, "default_model": "m", "options": {}}
 WHOLE = settings.Settings(ModelSettings("openai", "", KEY, "m")).document() | {"model": MODEL}
-NOBODY = ModelSettings()
+NOBODY = Settings()
 
 
-def judged(document: Any, stored: ModelSettings = NOBODY, **environ: str) -> Settings:
+def judged(document: Any, stored: Settings = NOBODY, **environ: str) -> Settings:
     return candidates.judge(document, stored, environ)
 
 
-def faults_of(document: Any, stored: ModelSettings = NOBODY, **environ: str) -> dict[str, str]:
+def faults_of(document: Any, stored: Settings = NOBODY, **environ: str) -> dict[str, str]:
     """Path → message of every fault."""
     with pytest.raises(InvalidSettings) as refusal:
         judged(document, stored, **environ)
@@ -46,7 +46,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("environ", [{}, {"ANTHROPIC_API_KEY": KEY}, {"MANAGED_AGENTS_MODEL_VENDOR": "demo"}])
 def test_what_is_shown_may_be_saved_as_it_is(environ: dict[str, str]) -> None:
     stored = settings.from_environment(environ)
-    again = judged(stored.document(), stored.model)
+    again = judged(stored.document(), stored)
     assert again == stored and candidates.changed_paths(stored, again) == []
 
 
@@ -85,7 +85,10 @@ def test_what_is_shown_may_be_saved_as_it_is(environ: dict[str, str]) -> None:
         ("storage.surprise", 1),
         ("storage.metadata.options.path", "data.db"),
         ("storage.metadata.provider", "sqlite"),
-        ("storage.artifacts.provider", "local"),
+        ("storage.artifacts.provider", "none"),
+        ("storage.artifacts.provider", "disk"),
+        ("storage.artifacts.options.base_path", "elsewhere"),
+        ("storage.artifacts.options.bucket", "b"),
         ("storage.artifacts", None),
         ("memory.enabled", True),
         ("memory.enabled", "yes"),
@@ -156,7 +159,7 @@ def test_a_reference_must_lead_to_a_key() -> None:
 
 
 def test_a_mask_keeps_the_key_of_its_own_vendor_only() -> None:
-    stored = ModelSettings("openai", "", KEY, "m")
+    stored = Settings(ModelSettings("openai", "", KEY, "m"))
     masked = changed("model.api_key", MASK)
     assert judged(masked, stored).model.api_key == KEY
     assert judged(masked | {"model": {"vendor": "demo", "api_key": MASK}}, stored).model.api_key == KEY
@@ -189,8 +192,9 @@ def test_changed_paths_name_secrets_and_never_hold_them() -> None:
         ("loop_engine", {"provider": "pi"}, "unavailable"),
         ("storage.metadata", {"provider": "postgres", "options": {}}, "ok"),
         ("storage.metadata", {"provider": "sqlite", "options": {}}, "unavailable"),
-        ("storage.artifacts", {"provider": "none"}, "ok"),
-        ("storage.artifacts", {"provider": "local", "options": {"base_path": "files"}}, "unavailable"),
+        ("storage.artifacts", {"provider": "none"}, "unavailable"),
+        ("storage.artifacts", {"provider": "local", "options": {"base_path": "files"}}, "ok"),
+        ("storage.artifacts", {"provider": "s3", "options": {"bucket": "files"}}, "ok"),
         ("memory", {"enabled": False, "provider": "none"}, "ok"),
         ("memory", {"enabled": True, "provider": "sqlite", "options": {}}, "unavailable"),
         ("sandbox", {"provider": "local"}, "ok"),
@@ -215,7 +219,7 @@ def test_an_area_is_judged_by_itself(area: str, config: dict[str, Any], status: 
         ("model", [], "model"),
         (
             "storage.artifacts",
-            {"provider": "none", "options": {"base_path": "x"}},
+            {"provider": "local", "options": {"base_path": "x"}},
             "storage.artifacts.options.base_path",
         ),
         ("storage.metadata", {"provider": "mongo"}, "storage.metadata.provider"),
@@ -232,7 +236,7 @@ def test_a_malformed_area_is_refused_by_path(area: str, config: Any, path: str) 
 
 
 def test_a_masked_key_of_an_area_stands_for_the_stored_one() -> None:
-    stored = ModelSettings("openai", "", KEY, "m")
+    stored = Settings(ModelSettings("openai", "", KEY, "m"))
     assert candidates.judge_area("model", {"vendor": "openai", "api_key": MASK}, stored, {}).status == "ok"
 
 

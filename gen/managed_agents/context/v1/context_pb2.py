@@ -24,13 +24,13 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'managed_agents/context/v1/context.proto\x12\x19managed_agents.context.v1\"i\n\x0b\x43\x61llContext\x12\x14\n\x0cworkspace_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x14\n\x0cprincipal_id\x18\x03 \x01(\t\x12\x1a\n\x12published_contract\x18\x04 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'managed_agents/context/v1/context.proto\x12\x19managed_agents.context.v1\"\x8f\x01\n\x0b\x43\x61llContext\x12\x14\n\x0cworkspace_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x14\n\x0cprincipal_id\x18\x03 \x01(\t\x12\x1a\n\x12published_contract\x18\x04 \x01(\x08\x12\x0c\n\x04role\x18\x05 \x01(\t\x12\x16\n\x0e\x65nvironment_id\x18\x06 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'managed_agents.context.v1.context_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CALLCONTEXT']._serialized_start=70
-  _globals['_CALLCONTEXT']._serialized_end=175
+  _globals['_CALLCONTEXT']._serialized_start=71
+  _globals['_CALLCONTEXT']._serialized_end=214
 # @@protoc_insertion_point(module_scope)

@@ -29,6 +29,8 @@ class CallContext(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     PRINCIPAL_ID_FIELD_NUMBER: _builtins.int
     PUBLISHED_CONTRACT_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_ID_FIELD_NUMBER: _builtins.int
     workspace_id: _builtins.str
     """The tenant whose rows the call may see, such as `wrkspc_default`. Empty only
     between platform processes (claims, sweeps).
@@ -39,6 +41,12 @@ class CallContext(_message.Message):
     """Who calls: the id of an API key, or `anonymous`, or a process name."""
     published_contract: _builtins.bool
     """True where the caller speaks the published contract, see `decisions` 2."""
+    role: _builtins.str
+    """What the caller may do: `admin`, `member`, `read_only` or `worker`. Empty for
+    processes of the platform.
+    """
+    environment_id: _builtins.str
+    """The environment of a `worker`; it reaches nothing else."""
     def __init__(
         self,
         *,
@@ -46,10 +54,12 @@ class CallContext(_message.Message):
         request_id: _builtins.str = ...,
         principal_id: _builtins.str = ...,
         published_contract: _builtins.bool = ...,
+        role: _builtins.str = ...,
+        environment_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["principal_id", b"principal_id", "published_contract", b"published_contract", "request_id", b"request_id", "workspace_id", b"workspace_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment_id", b"environment_id", "principal_id", b"principal_id", "published_contract", b"published_contract", "request_id", b"request_id", "role", b"role", "workspace_id", b"workspace_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -74,6 +74,24 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The credential may not do this."""
     ERROR_REASON_INBOUND_RATE_LIMITED: _ErrorReason.ValueType  # 109
     """The inbound rate of this credential is spent."""
+    ERROR_REASON_API_KEY_NOT_FOUND: _ErrorReason.ValueType  # 110
+    """No such API key in this workspace."""
+    ERROR_REASON_API_KEY_READ_ONLY: _ErrorReason.ValueType  # 111
+    """The key comes from the configuration and is changed there."""
+    ERROR_REASON_FIRST_KEY_MUST_BE_ADMIN: _ErrorReason.ValueType  # 112
+    """The first key of all must be an administrator's of the default workspace."""
+    ERROR_REASON_LAST_ADMIN_KEY: _ErrorReason.ValueType  # 113
+    """Without this key nobody could manage those that are left."""
+    ERROR_REASON_INVALID_API_KEY: _ErrorReason.ValueType  # 114
+    """A key's name, role, owner or workspace is malformed."""
+    ERROR_REASON_WORKER_KEY_NOT_FOUND: _ErrorReason.ValueType  # 115
+    """No such worker key in this environment."""
+    ERROR_REASON_INVALID_WORKER_KEY: _ErrorReason.ValueType  # 116
+    """A worker key's name, expiry or metadata is malformed."""
+    ERROR_REASON_TOO_MANY_KEYS: _ErrorReason.ValueType  # 117
+    """The workspace holds as many keys as it may."""
+    ERROR_REASON_WORKSPACE_MISMATCH: _ErrorReason.ValueType  # 118
+    """The workspace header names another workspace than the key's."""
     ERROR_REASON_AGENT_NOT_FOUND: _ErrorReason.ValueType  # 200
     """No such agent in this workspace."""
     ERROR_REASON_AGENT_VERSION_NOT_FOUND: _ErrorReason.ValueType  # 201
@@ -166,6 +184,66 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """No such outcome definition in this workspace."""
     ERROR_REASON_OUTCOME_ARCHIVED: _ErrorReason.ValueType  # 422
     """The outcome definition is archived and takes no change and no evaluation."""
+    ERROR_REASON_FILE_NOT_FOUND: _ErrorReason.ValueType  # 450
+    """No such file in this workspace, or it was archived."""
+    ERROR_REASON_FILE_EXPIRED: _ErrorReason.ValueType  # 451
+    """The file's time is over and its bytes are gone."""
+    ERROR_REASON_FILE_NOT_DOWNLOADABLE: _ErrorReason.ValueType  # 452
+    """Only sessions may read the bytes of the file."""
+    ERROR_REASON_FILE_TOO_LARGE: _ErrorReason.ValueType  # 453
+    """The file has more bytes than are taken."""
+    ERROR_REASON_INVALID_FILE: _ErrorReason.ValueType  # 454
+    """Name, media type, encoding, expiry or content of an upload is malformed."""
+    ERROR_REASON_INVALID_ARTIFACT_PATH: _ErrorReason.ValueType  # 455
+    """The path of an artifact is not one under /artifacts/."""
+    ERROR_REASON_ARTIFACT_NOT_FOUND: _ErrorReason.ValueType  # 456
+    """No such artifact in this session."""
+    ERROR_REASON_FILE_RANGE_NOT_SATISFIABLE: _ErrorReason.ValueType  # 457
+    """The range begins behind the end of the file; metadata tells its size."""
+    ERROR_REASON_STORAGE_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 458
+    """The workspace keeps as many bytes as it may."""
+    ERROR_REASON_STORAGE_FULL: _ErrorReason.ValueType  # 459
+    """Where the bytes are kept there is no room now."""
+    ERROR_REASON_FILE_DAMAGED: _ErrorReason.ValueType  # 460
+    """The bytes that are kept don't match their hash, or are missing."""
+    ERROR_REASON_MEMORY_STORE_NOT_FOUND: _ErrorReason.ValueType  # 480
+    """The memory store does not exist in this workspace, or is archived and was asked for by id."""
+    ERROR_REASON_MEMORY_NOT_FOUND: _ErrorReason.ValueType  # 481
+    """The memory does not exist in this store."""
+    ERROR_REASON_MEMORY_VERSION_NOT_FOUND: _ErrorReason.ValueType  # 482
+    """The memory version does not exist in this store."""
+    ERROR_REASON_MEMORY_STORE_ARCHIVED: _ErrorReason.ValueType  # 483
+    """The memory store is archived and takes no change and no new session."""
+    ERROR_REASON_INVALID_MEMORY_PATH: _ErrorReason.ValueType  # 484
+    """The path can't be one of a memory; the message says which rule it breaks."""
+    ERROR_REASON_MEMORY_PATH_CONFLICT: _ErrorReason.ValueType  # 485
+    """Another memory of the store has this path; details name it."""
+    ERROR_REASON_PRECONDITION_FAILED: _ErrorReason.ValueType  # 486
+    """The stored content is not the one that the precondition names; details hold its digest."""
+    ERROR_REASON_INVALID_PRECONDITION: _ErrorReason.ValueType  # 487
+    """The precondition has another type than content_sha256, or no digest."""
+    ERROR_REASON_MEMORY_TOO_LARGE: _ErrorReason.ValueType  # 488
+    """The content of a memory is larger than it may be."""
+    ERROR_REASON_MEMORY_STORE_FULL: _ErrorReason.ValueType  # 489
+    """The store holds as many memories as it may."""
+    ERROR_REASON_MEMORY_VERSION_IS_HEAD: _ErrorReason.ValueType  # 490
+    """The version is the newest one of a live memory, which can't be redacted."""
+    ERROR_REASON_MEMORY_STORE_NOT_ATTACHED: _ErrorReason.ValueType  # 491
+    """The session does not hold the store, or only for reading."""
+    ERROR_REASON_RESOURCE_NOT_FOUND: _ErrorReason.ValueType  # 465
+    """No such resource in this session."""
+    ERROR_REASON_INVALID_MOUNT_PATH: _ErrorReason.ValueType  # 466
+    """A mount path that is relative, has `.`, `..`, empty segments, backslashes or NUL, or
+    names a bare root.
+    """
+    ERROR_REASON_MOUNT_PATH_TAKEN: _ErrorReason.ValueType  # 467
+    """A mount path is taken, or lies in or around one that is."""
+    ERROR_REASON_TOO_MANY_RESOURCES: _ErrorReason.ValueType  # 468
+    """A session has as many resources of a kind as it may have."""
+    ERROR_REASON_RESOURCE_FIXED: _ErrorReason.ValueType  # 469
+    """A memory store is attached when a session is created, and stays."""
+    ERROR_REASON_REPOSITORY_TOKEN_NOT_FOUND: _ErrorReason.ValueType  # 470
+    """No token is kept for this repository."""
     ERROR_REASON_EVENT_NOT_FOUND: _ErrorReason.ValueType  # 500
     """No such event in this session."""
     ERROR_REASON_INVALID_EVENT_TYPE: _ErrorReason.ValueType  # 501
@@ -178,6 +256,16 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """An unsupported value of `event_deltas[]`."""
     ERROR_REASON_BUDGET_REACHED: _ErrorReason.ValueType  # 505
     """The budget of the session is spent."""
+    ERROR_REASON_SKILL_NOT_FOUND: _ErrorReason.ValueType  # 520
+    """No such skill in this workspace."""
+    ERROR_REASON_SKILL_VERSION_NOT_FOUND: _ErrorReason.ValueType  # 521
+    """No such version of the skill."""
+    ERROR_REASON_SKILL_NAME_TAKEN: _ErrorReason.ValueType  # 522
+    """A skill of the workspace has this name already."""
+    ERROR_REASON_INVALID_SKILL_PACKAGE: _ErrorReason.ValueType  # 523
+    """The skill package breaks a rule; the message names the entry."""
+    ERROR_REASON_SKILL_VERSION_REQUIRED: _ErrorReason.ValueType  # 524
+    """A skill keeps at least one version."""
     ERROR_REASON_TURN_LEASE_LOST: _ErrorReason.ValueType  # 600
     """The turn's lease is held by another, or the turn is over (stale epoch)."""
     ERROR_REASON_INVALID_SETTINGS: _ErrorReason.ValueType  # 700
@@ -186,6 +274,26 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The settings were saved by someone else in between."""
     ERROR_REASON_SEAL_BROKEN: _ErrorReason.ValueType  # 702
     """A sealed value does not open with the master key."""
+    ERROR_REASON_VAULT_ARCHIVED: _ErrorReason.ValueType  # 710
+    """The vault is archived."""
+    ERROR_REASON_CREDENTIAL_NOT_FOUND: _ErrorReason.ValueType  # 711
+    """No such credential in the vault."""
+    ERROR_REASON_CREDENTIAL_ARCHIVED: _ErrorReason.ValueType  # 712
+    """The credential is archived, and its secrets are erased."""
+    ERROR_REASON_CREDENTIAL_KEY_TAKEN: _ErrorReason.ValueType  # 713
+    """A live credential of the vault has this URL or variable name."""
+    ERROR_REASON_VAULT_FULL: _ErrorReason.ValueType  # 714
+    """The vault holds as many credentials as it may."""
+    ERROR_REASON_CREDENTIAL_REFRESH_FAILED: _ErrorReason.ValueType  # 715
+    """The token could not be refreshed, or there is nothing to refresh it with."""
+    ERROR_REASON_AUTHORIZATION_SERVER_FIXED: _ErrorReason.ValueType  # 716
+    """The authorization server of a credential changes only together with its tokens."""
+    ERROR_REASON_KEY_ROTATION_UNAVAILABLE: _ErrorReason.ValueType  # 717
+    """The master key comes from where no version can be added."""
+    ERROR_REASON_ADDRESS_REFUSED: _ErrorReason.ValueType  # 718
+    """The platform does not connect to this host."""
+    ERROR_REASON_ADDRESS_UNRESOLVED: _ErrorReason.ValueType  # 719
+    """The name has no address now."""
     ERROR_REASON_MODEL_NOT_FOUND: _ErrorReason.ValueType  # 800
     """No such model."""
     ERROR_REASON_WORK_ITEM_NOT_FOUND: _ErrorReason.ValueType  # 900
@@ -252,6 +360,24 @@ ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 108
 """The credential may not do this."""
 ERROR_REASON_INBOUND_RATE_LIMITED: ErrorReason.ValueType  # 109
 """The inbound rate of this credential is spent."""
+ERROR_REASON_API_KEY_NOT_FOUND: ErrorReason.ValueType  # 110
+"""No such API key in this workspace."""
+ERROR_REASON_API_KEY_READ_ONLY: ErrorReason.ValueType  # 111
+"""The key comes from the configuration and is changed there."""
+ERROR_REASON_FIRST_KEY_MUST_BE_ADMIN: ErrorReason.ValueType  # 112
+"""The first key of all must be an administrator's of the default workspace."""
+ERROR_REASON_LAST_ADMIN_KEY: ErrorReason.ValueType  # 113
+"""Without this key nobody could manage those that are left."""
+ERROR_REASON_INVALID_API_KEY: ErrorReason.ValueType  # 114
+"""A key's name, role, owner or workspace is malformed."""
+ERROR_REASON_WORKER_KEY_NOT_FOUND: ErrorReason.ValueType  # 115
+"""No such worker key in this environment."""
+ERROR_REASON_INVALID_WORKER_KEY: ErrorReason.ValueType  # 116
+"""A worker key's name, expiry or metadata is malformed."""
+ERROR_REASON_TOO_MANY_KEYS: ErrorReason.ValueType  # 117
+"""The workspace holds as many keys as it may."""
+ERROR_REASON_WORKSPACE_MISMATCH: ErrorReason.ValueType  # 118
+"""The workspace header names another workspace than the key's."""
 ERROR_REASON_AGENT_NOT_FOUND: ErrorReason.ValueType  # 200
 """No such agent in this workspace."""
 ERROR_REASON_AGENT_VERSION_NOT_FOUND: ErrorReason.ValueType  # 201
@@ -344,6 +470,66 @@ ERROR_REASON_OUTCOME_NOT_FOUND: ErrorReason.ValueType  # 421
 """No such outcome definition in this workspace."""
 ERROR_REASON_OUTCOME_ARCHIVED: ErrorReason.ValueType  # 422
 """The outcome definition is archived and takes no change and no evaluation."""
+ERROR_REASON_FILE_NOT_FOUND: ErrorReason.ValueType  # 450
+"""No such file in this workspace, or it was archived."""
+ERROR_REASON_FILE_EXPIRED: ErrorReason.ValueType  # 451
+"""The file's time is over and its bytes are gone."""
+ERROR_REASON_FILE_NOT_DOWNLOADABLE: ErrorReason.ValueType  # 452
+"""Only sessions may read the bytes of the file."""
+ERROR_REASON_FILE_TOO_LARGE: ErrorReason.ValueType  # 453
+"""The file has more bytes than are taken."""
+ERROR_REASON_INVALID_FILE: ErrorReason.ValueType  # 454
+"""Name, media type, encoding, expiry or content of an upload is malformed."""
+ERROR_REASON_INVALID_ARTIFACT_PATH: ErrorReason.ValueType  # 455
+"""The path of an artifact is not one under /artifacts/."""
+ERROR_REASON_ARTIFACT_NOT_FOUND: ErrorReason.ValueType  # 456
+"""No such artifact in this session."""
+ERROR_REASON_FILE_RANGE_NOT_SATISFIABLE: ErrorReason.ValueType  # 457
+"""The range begins behind the end of the file; metadata tells its size."""
+ERROR_REASON_STORAGE_QUOTA_EXCEEDED: ErrorReason.ValueType  # 458
+"""The workspace keeps as many bytes as it may."""
+ERROR_REASON_STORAGE_FULL: ErrorReason.ValueType  # 459
+"""Where the bytes are kept there is no room now."""
+ERROR_REASON_FILE_DAMAGED: ErrorReason.ValueType  # 460
+"""The bytes that are kept don't match their hash, or are missing."""
+ERROR_REASON_MEMORY_STORE_NOT_FOUND: ErrorReason.ValueType  # 480
+"""The memory store does not exist in this workspace, or is archived and was asked for by id."""
+ERROR_REASON_MEMORY_NOT_FOUND: ErrorReason.ValueType  # 481
+"""The memory does not exist in this store."""
+ERROR_REASON_MEMORY_VERSION_NOT_FOUND: ErrorReason.ValueType  # 482
+"""The memory version does not exist in this store."""
+ERROR_REASON_MEMORY_STORE_ARCHIVED: ErrorReason.ValueType  # 483
+"""The memory store is archived and takes no change and no new session."""
+ERROR_REASON_INVALID_MEMORY_PATH: ErrorReason.ValueType  # 484
+"""The path can't be one of a memory; the message says which rule it breaks."""
+ERROR_REASON_MEMORY_PATH_CONFLICT: ErrorReason.ValueType  # 485
+"""Another memory of the store has this path; details name it."""
+ERROR_REASON_PRECONDITION_FAILED: ErrorReason.ValueType  # 486
+"""The stored content is not the one that the precondition names; details hold its digest."""
+ERROR_REASON_INVALID_PRECONDITION: ErrorReason.ValueType  # 487
+"""The precondition has another type than content_sha256, or no digest."""
+ERROR_REASON_MEMORY_TOO_LARGE: ErrorReason.ValueType  # 488
+"""The content of a memory is larger than it may be."""
+ERROR_REASON_MEMORY_STORE_FULL: ErrorReason.ValueType  # 489
+"""The store holds as many memories as it may."""
+ERROR_REASON_MEMORY_VERSION_IS_HEAD: ErrorReason.ValueType  # 490
+"""The version is the newest one of a live memory, which can't be redacted."""
+ERROR_REASON_MEMORY_STORE_NOT_ATTACHED: ErrorReason.ValueType  # 491
+"""The session does not hold the store, or only for reading."""
+ERROR_REASON_RESOURCE_NOT_FOUND: ErrorReason.ValueType  # 465
+"""No such resource in this session."""
+ERROR_REASON_INVALID_MOUNT_PATH: ErrorReason.ValueType  # 466
+"""A mount path that is relative, has `.`, `..`, empty segments, backslashes or NUL, or
+names a bare root.
+"""
+ERROR_REASON_MOUNT_PATH_TAKEN: ErrorReason.ValueType  # 467
+"""A mount path is taken, or lies in or around one that is."""
+ERROR_REASON_TOO_MANY_RESOURCES: ErrorReason.ValueType  # 468
+"""A session has as many resources of a kind as it may have."""
+ERROR_REASON_RESOURCE_FIXED: ErrorReason.ValueType  # 469
+"""A memory store is attached when a session is created, and stays."""
+ERROR_REASON_REPOSITORY_TOKEN_NOT_FOUND: ErrorReason.ValueType  # 470
+"""No token is kept for this repository."""
 ERROR_REASON_EVENT_NOT_FOUND: ErrorReason.ValueType  # 500
 """No such event in this session."""
 ERROR_REASON_INVALID_EVENT_TYPE: ErrorReason.ValueType  # 501
@@ -356,6 +542,16 @@ ERROR_REASON_INVALID_EVENT_DELTAS: ErrorReason.ValueType  # 504
 """An unsupported value of `event_deltas[]`."""
 ERROR_REASON_BUDGET_REACHED: ErrorReason.ValueType  # 505
 """The budget of the session is spent."""
+ERROR_REASON_SKILL_NOT_FOUND: ErrorReason.ValueType  # 520
+"""No such skill in this workspace."""
+ERROR_REASON_SKILL_VERSION_NOT_FOUND: ErrorReason.ValueType  # 521
+"""No such version of the skill."""
+ERROR_REASON_SKILL_NAME_TAKEN: ErrorReason.ValueType  # 522
+"""A skill of the workspace has this name already."""
+ERROR_REASON_INVALID_SKILL_PACKAGE: ErrorReason.ValueType  # 523
+"""The skill package breaks a rule; the message names the entry."""
+ERROR_REASON_SKILL_VERSION_REQUIRED: ErrorReason.ValueType  # 524
+"""A skill keeps at least one version."""
 ERROR_REASON_TURN_LEASE_LOST: ErrorReason.ValueType  # 600
 """The turn's lease is held by another, or the turn is over (stale epoch)."""
 ERROR_REASON_INVALID_SETTINGS: ErrorReason.ValueType  # 700
@@ -364,6 +560,26 @@ ERROR_REASON_SETTINGS_REVISION_CONFLICT: ErrorReason.ValueType  # 701
 """The settings were saved by someone else in between."""
 ERROR_REASON_SEAL_BROKEN: ErrorReason.ValueType  # 702
 """A sealed value does not open with the master key."""
+ERROR_REASON_VAULT_ARCHIVED: ErrorReason.ValueType  # 710
+"""The vault is archived."""
+ERROR_REASON_CREDENTIAL_NOT_FOUND: ErrorReason.ValueType  # 711
+"""No such credential in the vault."""
+ERROR_REASON_CREDENTIAL_ARCHIVED: ErrorReason.ValueType  # 712
+"""The credential is archived, and its secrets are erased."""
+ERROR_REASON_CREDENTIAL_KEY_TAKEN: ErrorReason.ValueType  # 713
+"""A live credential of the vault has this URL or variable name."""
+ERROR_REASON_VAULT_FULL: ErrorReason.ValueType  # 714
+"""The vault holds as many credentials as it may."""
+ERROR_REASON_CREDENTIAL_REFRESH_FAILED: ErrorReason.ValueType  # 715
+"""The token could not be refreshed, or there is nothing to refresh it with."""
+ERROR_REASON_AUTHORIZATION_SERVER_FIXED: ErrorReason.ValueType  # 716
+"""The authorization server of a credential changes only together with its tokens."""
+ERROR_REASON_KEY_ROTATION_UNAVAILABLE: ErrorReason.ValueType  # 717
+"""The master key comes from where no version can be added."""
+ERROR_REASON_ADDRESS_REFUSED: ErrorReason.ValueType  # 718
+"""The platform does not connect to this host."""
+ERROR_REASON_ADDRESS_UNRESOLVED: ErrorReason.ValueType  # 719
+"""The name has no address now."""
 ERROR_REASON_MODEL_NOT_FOUND: ErrorReason.ValueType  # 800
 """No such model."""
 ERROR_REASON_WORK_ITEM_NOT_FOUND: ErrorReason.ValueType  # 900

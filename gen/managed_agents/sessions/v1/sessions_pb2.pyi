@@ -73,6 +73,8 @@ class Usage(_message.Message):
     CACHE_READ_INPUT_TOKENS_FIELD_NUMBER: _builtins.int
     CACHE_CREATION_5M_INPUT_TOKENS_FIELD_NUMBER: _builtins.int
     CACHE_CREATION_1H_INPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    WEB_SEARCH_REQUESTS_FIELD_NUMBER: _builtins.int
+    WEB_FETCH_REQUESTS_FIELD_NUMBER: _builtins.int
     input_tokens: _builtins.int
     """Tokens of prompts, without cache reads and writes."""
     output_tokens: _builtins.int
@@ -83,6 +85,10 @@ class Usage(_message.Message):
     """Tokens written to the vendor's five-minute cache."""
     cache_creation_1h_input_tokens: _builtins.int
     """Tokens written to the vendor's one-hour cache."""
+    web_search_requests: _builtins.int
+    """Searches that web_search made."""
+    web_fetch_requests: _builtins.int
+    """Fetches that web_fetch made."""
     def __init__(
         self,
         *,
@@ -91,10 +97,12 @@ class Usage(_message.Message):
         cache_read_input_tokens: _builtins.int = ...,
         cache_creation_5m_input_tokens: _builtins.int = ...,
         cache_creation_1h_input_tokens: _builtins.int = ...,
+        web_search_requests: _builtins.int = ...,
+        web_fetch_requests: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_creation_1h_input_tokens", b"cache_creation_1h_input_tokens", "cache_creation_5m_input_tokens", b"cache_creation_5m_input_tokens", "cache_read_input_tokens", b"cache_read_input_tokens", "input_tokens", b"input_tokens", "output_tokens", b"output_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_creation_1h_input_tokens", b"cache_creation_1h_input_tokens", "cache_creation_5m_input_tokens", b"cache_creation_5m_input_tokens", "cache_read_input_tokens", b"cache_read_input_tokens", "input_tokens", b"input_tokens", "output_tokens", b"output_tokens", "web_fetch_requests", b"web_fetch_requests", "web_search_requests", b"web_search_requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

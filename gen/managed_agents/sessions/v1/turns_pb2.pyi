@@ -184,6 +184,7 @@ class TurnGrant(_message.Message):
     ROOT_SESSION_ID_FIELD_NUMBER: _builtins.int
     PARENT_THREAD_ID_FIELD_NUMBER: _builtins.int
     CONTEXT_STARTS_ANEW_FIELD_NUMBER: _builtins.int
+    SESSION_REVISION_FIELD_NUMBER: _builtins.int
     workspace_id: _builtins.str
     """The workspace, to be put into the call context of every call for this turn."""
     epoch: _builtins.int
@@ -224,6 +225,11 @@ class TurnGrant(_message.Message):
     """True where `context` begins at a compaction that the runner does not know: what it
     kept of the session is of no use, and nothing before `context_after_seq` is needed.
     """
+    session_revision: _builtins.int
+    """Grows with each change of what the session is made of, its resources among them. A
+    thread has one of its own, which grows with that of its session; `session` shows the
+    resources of the session for it too.
+    """
     @_builtins.property
     def session(self) -> _sessions_pb2.Session:
         """The session with its agent snapshot."""
@@ -251,10 +257,11 @@ class TurnGrant(_message.Message):
         root_session_id: _builtins.str = ...,
         parent_thread_id: _builtins.str = ...,
         context_starts_anew: _builtins.bool = ...,
+        session_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "budget_reached", b"budget_reached", "context", b"context", "context_after_seq", b"context_after_seq", "context_complete", b"context_complete", "context_starts_anew", b"context_starts_anew", "environment_json", b"environment_json", "epoch", b"epoch", "interrupt_seq", b"interrupt_seq", "lease_seconds", b"lease_seconds", "parent_thread_id", b"parent_thread_id", "root_session_id", b"root_session_id", "session", b"session", "thread_id", b"thread_id", "traceparent", b"traceparent", "workspace_id", b"workspace_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "budget_reached", b"budget_reached", "context", b"context", "context_after_seq", b"context_after_seq", "context_complete", b"context_complete", "context_starts_anew", b"context_starts_anew", "environment_json", b"environment_json", "epoch", b"epoch", "interrupt_seq", b"interrupt_seq", "lease_seconds", b"lease_seconds", "parent_thread_id", b"parent_thread_id", "root_session_id", b"root_session_id", "session", b"session", "session_revision", b"session_revision", "thread_id", b"thread_id", "traceparent", b"traceparent", "workspace_id", b"workspace_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -442,6 +449,7 @@ class AppendTurnEventsResponse(_message.Message):
     ENDED_FIELD_NUMBER: _builtins.int
     INTERRUPT_SEQ_FIELD_NUMBER: _builtins.int
     BUDGET_REACHED_FIELD_NUMBER: _builtins.int
+    SESSION_REVISION_FIELD_NUMBER: _builtins.int
     last_seq: _builtins.int
     """Seq of the newest event of the session."""
     ended: _builtins.bool
@@ -453,6 +461,10 @@ class AppendTurnEventsResponse(_message.Message):
     budget_reached: _builtins.bool
     """As in TurnGrant, with the usage of this request counted. A budget may be raised or
     removed meanwhile, so the newest word holds.
+    """
+    session_revision: _builtins.int
+    """As in TurnGrant; 0 where it is not known. Where it grew, resources may have been
+    attached or detached: ReadAttachments tells.
     """
     @_builtins.property
     def new_events(self) -> _containers.RepeatedCompositeFieldContainer[_events_pb2.Event]:
@@ -469,10 +481,11 @@ class AppendTurnEventsResponse(_message.Message):
         ended: _builtins.bool = ...,
         interrupt_seq: _builtins.int = ...,
         budget_reached: _builtins.bool = ...,
+        session_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_reached", b"budget_reached", "ended", b"ended", "interrupt_seq", b"interrupt_seq", "last_seq", b"last_seq", "new_events", b"new_events"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_reached", b"budget_reached", "ended", b"ended", "interrupt_seq", b"interrupt_seq", "last_seq", b"last_seq", "new_events", b"new_events", "session_revision", b"session_revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -317,3 +317,66 @@ class GetModelAccessResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetModelAccessResponse: _TypeAlias = GetModelAccessResponse  # noqa: Y015
+
+@_typing.final
+class GetStorageAccessRequest(_message.Message):
+    """GetStorageAccessRequest has no fields; the workspace is in the call context."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStorageAccessRequest: _TypeAlias = GetStorageAccessRequest  # noqa: Y015
+
+@_typing.final
+class GetStorageAccessResponse(_message.Message):
+    """GetStorageAccessResponse is what a store of bytes is built from."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROVIDER_FIELD_NUMBER: _builtins.int
+    BUCKET_FIELD_NUMBER: _builtins.int
+    REGION_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
+    ACCESS_KEY_ID_FIELD_NUMBER: _builtins.int
+    SECRET_ACCESS_KEY_FIELD_NUMBER: _builtins.int
+    provider: _builtins.str
+    """`local` or `s3`; what follows is empty for `local`."""
+    bucket: _builtins.str
+    """Name of the bucket."""
+    region: _builtins.str
+    """Region that requests are signed for."""
+    endpoint: _builtins.str
+    """Address of the server; empty for the provider's own."""
+    prefix: _builtins.str
+    """What every key begins with; empty for nothing."""
+    access_key_id: _builtins.str
+    """Who asks; empty to have the machine's own identity ask."""
+    secret_access_key: _builtins.str
+    """The secret in the clear; never logged."""
+    def __init__(
+        self,
+        *,
+        provider: _builtins.str = ...,
+        bucket: _builtins.str = ...,
+        region: _builtins.str = ...,
+        endpoint: _builtins.str = ...,
+        prefix: _builtins.str = ...,
+        access_key_id: _builtins.str = ...,
+        secret_access_key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access_key_id", b"access_key_id", "bucket", b"bucket", "endpoint", b"endpoint", "prefix", b"prefix", "provider", b"provider", "region", b"region", "secret_access_key", b"secret_access_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStorageAccessResponse: _TypeAlias = GetStorageAccessResponse  # noqa: Y015

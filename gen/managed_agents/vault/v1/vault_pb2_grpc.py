@@ -61,6 +61,11 @@ class SettingsServiceStub:
                 request_serializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetModelAccessRequest.SerializeToString,
                 response_deserializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetModelAccessResponse.FromString,
                 _registered_method=True)
+        self.GetStorageAccess = channel.unary_unary(
+                '/managed_agents.vault.v1.SettingsService/GetStorageAccess',
+                request_serializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetStorageAccessRequest.SerializeToString,
+                response_deserializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetStorageAccessResponse.FromString,
+                _registered_method=True)
 
 
 class SettingsServiceServicer:
@@ -105,9 +110,19 @@ class SettingsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetModelAccess(self, request, context):
-        """GetModelAccess opens what a runner needs to reach the model vendor. For runners
+        """GetModelAccess opens what a runner needs to reach the model vendor: by the settings of
+        the workspace, else by those of the default one, else by the environment. For runners
         only: PERMISSION_DENIED for any other principal. INTERNAL (SEAL_BROKEN) where
         the key does not open.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetStorageAccess(self, request, context):
+        """GetStorageAccess opens what the sessions service needs to reach the place where a
+        workspace keeps the bytes of its files. For it only: PERMISSION_DENIED for any other
+        principal. INTERNAL (SEAL_BROKEN) where the secret does not open.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -140,6 +155,11 @@ def add_SettingsServiceServicer_to_server(servicer, server):
                     servicer.GetModelAccess,
                     request_deserializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetModelAccessRequest.FromString,
                     response_serializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetModelAccessResponse.SerializeToString,
+            ),
+            'GetStorageAccess': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStorageAccess,
+                    request_deserializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetStorageAccessRequest.FromString,
+                    response_serializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetStorageAccessResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -279,6 +299,33 @@ class SettingsService:
             '/managed_agents.vault.v1.SettingsService/GetModelAccess',
             managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetModelAccessRequest.SerializeToString,
             managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetModelAccessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStorageAccess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/managed_agents.vault.v1.SettingsService/GetStorageAccess',
+            managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetStorageAccessRequest.SerializeToString,
+            managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetStorageAccessResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -56,9 +56,15 @@ class SettingsServiceStub:
     is an answer. For the gateway.
     """
     GetModelAccess: _grpc.UnaryUnaryMultiCallable[_vault_pb2.GetModelAccessRequest, _vault_pb2.GetModelAccessResponse]
-    """GetModelAccess opens what a runner needs to reach the model vendor. For runners
+    """GetModelAccess opens what a runner needs to reach the model vendor: by the settings of
+    the workspace, else by those of the default one, else by the environment. For runners
     only: PERMISSION_DENIED for any other principal. INTERNAL (SEAL_BROKEN) where
     the key does not open.
+    """
+    GetStorageAccess: _grpc.UnaryUnaryMultiCallable[_vault_pb2.GetStorageAccessRequest, _vault_pb2.GetStorageAccessResponse]
+    """GetStorageAccess opens what the sessions service needs to reach the place where a
+    workspace keeps the bytes of its files. For it only: PERMISSION_DENIED for any other
+    principal. INTERNAL (SEAL_BROKEN) where the secret does not open.
     """
 
 @_typing.type_check_only
@@ -89,9 +95,15 @@ class SettingsServiceAsyncStub(SettingsServiceStub):
     is an answer. For the gateway.
     """
     GetModelAccess: _aio.UnaryUnaryMultiCallable[_vault_pb2.GetModelAccessRequest, _vault_pb2.GetModelAccessResponse]  # type: ignore[assignment]
-    """GetModelAccess opens what a runner needs to reach the model vendor. For runners
+    """GetModelAccess opens what a runner needs to reach the model vendor: by the settings of
+    the workspace, else by those of the default one, else by the environment. For runners
     only: PERMISSION_DENIED for any other principal. INTERNAL (SEAL_BROKEN) where
     the key does not open.
+    """
+    GetStorageAccess: _aio.UnaryUnaryMultiCallable[_vault_pb2.GetStorageAccessRequest, _vault_pb2.GetStorageAccessResponse]  # type: ignore[assignment]
+    """GetStorageAccess opens what the sessions service needs to reach the place where a
+    workspace keeps the bytes of its files. For it only: PERMISSION_DENIED for any other
+    principal. INTERNAL (SEAL_BROKEN) where the secret does not open.
     """
 
 class SettingsServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -149,9 +161,21 @@ class SettingsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _vault_pb2.GetModelAccessRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_vault_pb2.GetModelAccessResponse, _abc.Awaitable[_vault_pb2.GetModelAccessResponse]]:
-        """GetModelAccess opens what a runner needs to reach the model vendor. For runners
+        """GetModelAccess opens what a runner needs to reach the model vendor: by the settings of
+        the workspace, else by those of the default one, else by the environment. For runners
         only: PERMISSION_DENIED for any other principal. INTERNAL (SEAL_BROKEN) where
         the key does not open.
+        """
+
+    @_abc_1.abstractmethod
+    def GetStorageAccess(
+        self,
+        request: _vault_pb2.GetStorageAccessRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_vault_pb2.GetStorageAccessResponse, _abc.Awaitable[_vault_pb2.GetStorageAccessResponse]]:
+        """GetStorageAccess opens what the sessions service needs to reach the place where a
+        workspace keeps the bytes of its files. For it only: PERMISSION_DENIED for any other
+        principal. INTERNAL (SEAL_BROKEN) where the secret does not open.
         """
 
 def add_SettingsServiceServicer_to_server(servicer: SettingsServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,12 +1,13 @@
 """The agent of a session as the loop needs it: prompt, model, and what it may do with which tool."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import orjson
 
+from services.worker.runner.mcp.spec import Servers, read_servers
 from services.worker.runner.models.base import ToolDefinition
 
 TOOLSET = "agent_toolset_20260401"
@@ -21,6 +22,11 @@ SANDBOX_NOTE = (
 )
 
 
+def system_prompt(system: str, *, uses_sandbox: bool, notes: Sequence[str] = ()) -> str:
+    """What the model is told first: the agent's own prompt, and what it must know of where it works."""
+    return "\n\n".join((system or DEFAULT_SYSTEM, *((SANDBOX_NOTE,) if uses_sandbox else ()), *notes))
+
+
 @dataclass(frozen=True, slots=True)
 class AgentProfile:
     """One agent, parsed once."""
@@ -32,6 +38,10 @@ class AgentProfile:
     # Name of each built-in tool that the agent may use → its policy.
     policies: Mapping[str, str]
     custom_tools: Mapping[str, ToolDefinition]
+    # MCP servers with what binds them; None for an agent without.
+    servers: Servers | None = None
+    # Name of each built-in tool that has an entry of its own → that entry.
+    configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=512)
@@ -41,9 +51,11 @@ def parse_agent(document_json: bytes, model_json: bytes, model_id: str) -> Agent
     model = orjson.loads(model_json) if model_json else {}
     policies: dict[str, str] = {}
     custom: dict[str, ToolDefinition] = {}
+    configs: dict[str, Mapping[str, Any]] = {}
     for entry in document.get("tools") or ():
         if entry.get("type") == TOOLSET:
             policies.update(_toolset_policies(entry))
+            configs |= {config["name"]: config for config in entry.get("configs") or ()}
         elif entry.get("type") == "custom":
             schema = entry.get("input_schema") or {"type": "object"}
             custom[entry["name"]] = ToolDefinition(entry["name"], entry.get("description") or "", schema)
@@ -54,6 +66,8 @@ def parse_agent(document_json: bytes, model_json: bytes, model_id: str) -> Agent
         model.get("speed") or "standard",
         policies,
         custom,
+        read_servers(document),
+        configs,
     )
 
 

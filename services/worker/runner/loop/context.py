@@ -26,44 +26,15 @@ from typing import Any
 
 import orjson
 
+from services.worker.runner.loop.calls import Call
 from services.worker.runner.loop.goal import END, ONGOING, START, Goal, declared, restored, settling
 from services.worker.runner.models.base import Block, Message, Role, block_chars
 from services.worker.runner.models.summary import COMPACTION, INTRODUCTION
 from services.worker.runner.models.windows import block_tokens
 
-START_THREAD, SEND_TO_THREAD = "start_thread", "send_to_thread"
 UNANSWERED = "No result was recorded for this call."
 # What an event costs in memory beyond its bytes, roughly: dicts, strings and the message around it.
 _EVENT_OVERHEAD_BYTES = 600
-
-
-@dataclass(slots=True)
-class Call:
-    """A call of the newest answer, as far as the log tells."""
-
-    event_id: str
-    block_id: str
-    name: str
-    input: Mapping[str, Any]
-    custom: bool = False
-    # `allow`, `ask` or `deny`; empty for a custom tool, which the client runs or not.
-    permission: str = ""
-    # The client's decision: None, or `allow` or `deny`.
-    decision: str | None = None
-    deny_message: str = ""
-    result: Block | None = None
-    # Whether the result came from the log, rather than from this turn itself.
-    result_is_stored: bool = False
-
-    @property
-    def is_of_thread(self) -> bool:
-        """Whether a thread answers the call. Only coordinators are allowed tools of these names."""
-        return not self.custom and self.permission == "allow" and self.name in (START_THREAD, SEND_TO_THREAD)
-
-    @property
-    def answered(self) -> bool:
-        """Whether the log holds a result."""
-        return self.result is not None
 
 
 @dataclass(slots=True)
@@ -246,16 +217,26 @@ class Conversation:
     def _on_custom_tool_use(self, event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
         self._add_call(event_id, fields, custom=True)
 
-    def _add_call(self, event_id: str, fields: Mapping[str, Any], *, custom: bool) -> None:
+    def _on_mcp_tool_use(self, event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
+        call = self._add_call(event_id, fields, custom=False)
+        call.server_name, call.server_tool = fields["mcp_server_name"], fields["name"]
+
+    def _add_call(self, event_id: str, fields: Mapping[str, Any], *, custom: bool) -> Call:
         content = fields.get("content") or ()
         block_id = content[0]["id"] if content else event_id
-        name, arguments = fields["name"], fields["input"]
+        # The block has what the model said, which for a tool of a server is not what the server calls it.
+        name, arguments = (content[0] if content else fields).get("name") or fields["name"], fields["input"]
         permission = "" if custom else fields.get("evaluated_permission", "allow")
-        self.calls.append(Call(event_id, block_id, name, arguments, custom, permission))
+        call = Call(event_id, block_id, name, arguments, custom, permission)
+        self.calls.append(call)
         self._answer.append({"type": "tool_use", "id": block_id, "name": name, "input": arguments})
+        return call
 
     def _on_tool_result(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
         self._answer_call(fields.get("tool_use_id", ""), fields, seq)
+
+    def _on_mcp_tool_result(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
+        self._answer_call(fields.get("mcp_tool_use_id", ""), fields, seq)
 
     def _on_custom_tool_result(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
         self._answer_call(fields.get("custom_tool_use_id", ""), fields, seq)
@@ -390,6 +371,8 @@ _HANDLERS = {
     "span.model_request_end": Conversation._on_request_end,
     "agent.message": Conversation._on_agent_message,
     "agent.tool_use": Conversation._on_tool_use,
+    "agent.mcp_tool_use": Conversation._on_mcp_tool_use,
+    "agent.mcp_tool_result": Conversation._on_mcp_tool_result,
     "agent.custom_tool_use": Conversation._on_custom_tool_use,
     "agent.tool_result": Conversation._on_tool_result,
     "agent.thread_context_compacted": Conversation._on_compacted,

@@ -42,7 +42,8 @@ class Goal:
 
     def instruction(self) -> str:
         """The outcome as the agent reads it."""
-        rubric = rubric_text(self.rubric) or f"(It is in the file {self.rubric.get('file_id')}, which can't be read.)"
+        # What the file holds is no part of the log, of which alone a context is made.
+        rubric = self.rubric.get("content") or f"(It is in the file {self.rubric.get('file_id')}, which graders read.)"
         return f"Bring about this outcome:\n\n{self.description}\n\nThe result is measured by this rubric:\n\n{rubric}"
 
     def follow(self, event_id: str, event_type: str, fields: Mapping[str, Any]) -> bool:
@@ -78,11 +79,6 @@ def declared(fields: Mapping[str, Any], seq: int) -> Goal:
         fields["rubric"],
         fields.get("max_iterations") or 1,
     )
-
-
-def rubric_text(rubric: Mapping[str, Any]) -> str:
-    """The rubric, or nothing where it can't be read: there is no store of files that could hold it."""
-    return rubric["content"] if rubric.get("type") == "text" else ""
 
 
 def settling(fields: Mapping[str, Any]) -> str:

@@ -54,6 +54,8 @@ class Journal:
         self.interrupt_seq = 0
         # Whether the session's budget is spent, as the service told last; None before its first answer.
         self.budget_reached: bool | None = None
+        # What the service said last of the session's revision.
+        self.session_revision = 0
         # The vendor's id of what agents call `default`, and price lists may call so too.
         self.default_model = ""
         self.on_answer: Callable[[], None] = _nothing
@@ -132,6 +134,7 @@ class Journal:
         self._conversation.known_seq = max(self._conversation.known_seq, response.last_seq)
         self.interrupt_seq = response.interrupt_seq
         self.budget_reached = response.budget_reached
+        self.session_revision = response.session_revision
         self.on_answer()
 
     async def _send(self, request: AppendTurnEventsRequest) -> AppendTurnEventsResponse:

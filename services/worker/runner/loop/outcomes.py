@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kit import failpoints
+from kit.errors import Unavailable
 from kit.telemetry import log
 from managed_agents.sessions.v1.events_pb2 import Event
 from managed_agents.sessions.v1.turns_pb2 import TurnGrant
@@ -33,10 +34,10 @@ from services.worker.runner.loop.goal import (
     START,
     UNEXPLAINED,
     Goal,
-    rubric_text,
 )
 from services.worker.runner.loop.grading import Record, Verdict
 from services.worker.runner.loop.journal import Journal
+from services.worker.runner.loop.rubrics import RubricReader, RubricUnreadable
 from services.worker.runner.loop.stopping import StopSignal
 from services.worker.runner.models.access import Model, ModelAccessCache
 from services.worker.runner.models.base import (
@@ -58,6 +59,10 @@ MOST_ANSWERS = 3
 NO_VERDICT = "The grader gave no verdict."
 EVALUATOR_UNAVAILABLE = "outcome_evaluator_unavailable"
 RUBRIC_NOT_FOUND = "outcome_rubric_file_not_found"
+RUBRIC_UNREADABLE = "outcome_rubric_file_unreadable"
+# Attempts to read a rubric while the service that keeps it is away, with longer and longer pauses.
+MOST_READS = 6
+READ_AGAIN_SECONDS = 1.0
 
 
 class BudgetSpent(Exception):
@@ -94,6 +99,7 @@ class Evaluator:
     model_id: str
     # The context events of the session's log from its beginning.
     read_log: Callable[[], AsyncIterator[Event]]
+    rubrics: RubricReader
     usage: TokenUsage = field(default_factory=TokenUsage)
 
     async def measure(self) -> None:
@@ -158,10 +164,7 @@ class Evaluator:
         self.journal.add("user.message", message)
 
     async def _grade(self, goal: Goal) -> Verdict:
-        rubric = rubric_text(goal.rubric)
-        if not rubric:
-            message = f"The rubric can't be read: there is no file {goal.rubric.get('file_id')}."
-            raise _Failure(RUBRIC_NOT_FOUND, message)
+        rubric = await self._read_rubric(goal)
         record = Record()
         async for event in self.read_log():
             record.take(event.type, event.body)
@@ -172,6 +175,23 @@ class Evaluator:
                 # The vendor alone knows what its model takes.
                 if not record.shorten():
                     raise _Failure(retry.error_type(refused.error), refused.error.message) from refused
+
+    async def _read_rubric(self, goal: Goal) -> str:
+        failures = 0
+        while True:
+            try:
+                with self.stop.scope():
+                    return await self.rubrics.read(goal.rubric)
+            except RubricUnreadable as unreadable:
+                kind = RUBRIC_NOT_FOUND if unreadable.missing else RUBRIC_UNREADABLE
+                raise _Failure(kind, unreadable.message) from unreadable
+            except Unavailable as away:
+                failures += 1
+                if failures == MOST_READS:
+                    message = f"The rubric can't be read now. {away.message}"
+                    raise _Failure(EVALUATOR_UNAVAILABLE, message) from away
+                with self.stop.scope():
+                    await asyncio.sleep(failures * READ_AGAIN_SECONDS)
 
     async def _converse(self, question: Message) -> Verdict:
         messages = [question]

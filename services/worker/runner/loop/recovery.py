@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.worker.runner.loop.context import Call, Conversation
+from services.worker.tools import ToolOutcome
 
 OUTCOME_UNKNOWN = (
     "work_outcome_unknown: the platform stopped while this call ran, so whether it took effect is not known. It was "
@@ -77,17 +78,24 @@ def request_end(start_id: str) -> tuple[str, dict[str, Any]]:
     return "span.model_request_end", fields
 
 
-def tool_result(
-    call: Call, text: str, *, is_error: bool = True, overflow: dict[str, Any] | None = None
-) -> tuple[str, dict[str, Any]]:
-    """A result that the platform writes, as an event."""
+def tool_result(call: Call, text: str) -> tuple[str, dict[str, Any]]:
+    """A result that the platform writes in a tool's place, as an event."""
+    return outcome_result(call, ToolOutcome(text, is_error=True))
+
+
+def outcome_result(call: Call, outcome: ToolOutcome) -> tuple[str, dict[str, Any]]:
+    """What a tool came to, as an event."""
     metadata: dict[str, Any] = {"tool_use_id": call.block_id}
-    if overflow is not None:
-        metadata["tool_output_overflow"] = overflow
-    fields = {
-        "tool_use_id": call.event_id,
-        "content": [{"type": "text", "text": text}],
-        "is_error": is_error,
+    if outcome.overflow is not None:
+        metadata["tool_output_overflow"] = outcome.overflow
+    if outcome.server_tool_use:
+        metadata["server_tool_use"] = dict(outcome.server_tool_use)
+    is_of_server = bool(call.server_name)
+    fields: dict[str, Any] = {
+        "mcp_tool_use_id" if is_of_server else "tool_use_id": call.event_id,
+        **({"mcp_server_name": call.server_name} if is_of_server else {}),
+        "content": [{"type": "text", "text": outcome.text}, *outcome.pictures],
+        "is_error": outcome.is_error,
         "metadata": metadata,
     }
-    return "agent.tool_result", fields
+    return "agent.mcp_tool_result" if is_of_server else "agent.tool_result", fields

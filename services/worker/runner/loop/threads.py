@@ -15,9 +15,11 @@ from typing import Any, Protocol
 import orjson
 
 from managed_agents.sessions.v1.turns_pb2 import TurnGrant
-from services.worker.runner.loop.context import SEND_TO_THREAD, START_THREAD, Conversation
+from services.worker.runner.loop.calls import SEND_TO_THREAD, START_THREAD
+from services.worker.runner.loop.context import Conversation
 from services.worker.runner.loop.tools import Sandbox
 from services.worker.runner.models.base import ToolDefinition
+from services.worker.tools import VisibleRoot
 
 MAX_MESSAGE_CHARACTERS = 100_000
 _MESSAGE = {"type": "string", "minLength": 1, "maxLength": MAX_MESSAGE_CHARACTERS}
@@ -35,8 +37,10 @@ _SEND_TEXT = (
 class Sandboxes(Protocol):
     """Where sessions and their threads get their sandbox."""
 
-    def session(self, session_id: str, environment: Mapping[str, Any], thread_id: str = "") -> Sandbox:
-        """The sandbox of a session; a thread has a shell of its own in it."""
+    def session(
+        self, session_id: str, environment: Mapping[str, Any], thread_id: str = "", roots: Sequence[VisibleRoot] = ()
+    ) -> Sandbox:
+        """The sandbox of a session; a thread has a shell of its own in it. `roots` are seen beside the usual ones."""
         ...
 
 
@@ -78,9 +82,10 @@ def answer_of(grant: TurnGrant, conversation: Conversation) -> dict[str, Any] | 
     return {"to_session_thread_id": grant.parent_thread_id, "content": content}
 
 
-def sandbox_for(sandboxes: Sandboxes, grant: TurnGrant) -> Sandbox:
+def sandbox_for(sandboxes: Sandboxes, grant: TurnGrant, roots: Sequence[VisibleRoot] = ()) -> Sandbox:
     """Where the tools of a turn run."""
     environment = orjson.loads(grant.environment_json or b"{}")
+    extra: dict[str, Any] = {"roots": roots} if roots else {}
     if not grant.root_session_id:
-        return sandboxes.session(grant.session.id, environment)
-    return sandboxes.session(grant.root_session_id, environment, grant.session.id)
+        return sandboxes.session(grant.session.id, environment, **extra)
+    return sandboxes.session(grant.root_session_id, environment, grant.session.id, **extra)

@@ -6,6 +6,8 @@ something else is answered with what there is, so that the model can go on.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol
 
 from kit import failpoints
@@ -16,12 +18,13 @@ from services.worker.runner.loop.agent import AgentProfile
 from services.worker.runner.loop.context import Call
 from services.worker.runner.loop.journal import Journal
 from services.worker.runner.loop.stopping import Stopped, StopSignal
+from services.worker.runner.mcp.turn import TurnServers
 from services.worker.runner.models.base import ToolCall, ToolDefinition
-from services.worker.tools import ToolOutcome
+from services.worker.tools import TOOL_SPECS, ToolOutcome
 
 
-class Sandbox(Protocol):
-    """Where the tools of one session run. Starts with the first tool."""
+class Place(Protocol):
+    """Where a call runs."""
 
     async def run_tool(self, name: str, value: object) -> ToolOutcome:
         """Run one tool to its end."""
@@ -32,20 +35,38 @@ class Sandbox(Protocol):
         ...
 
 
+class Sandbox(Place, Protocol):
+    """Where the tools of one session run. Starts with the first tool."""
+
+    def limit_output(self, text: str, *, is_error: bool = False) -> ToolOutcome:
+        """Apply the contract for output that is too long to what was made elsewhere."""
+        ...
+
+
 class Toolbox:
     """The tools of one turn."""
 
     def __init__(
-        self, profile: AgentProfile, built_in: Mapping[str, ToolDefinition], of_service: Sequence[ToolDefinition] = ()
+        self,
+        profile: AgentProfile,
+        built_in: Mapping[str, ToolDefinition],
+        of_service: Sequence[ToolDefinition] = (),
+        servers: TurnServers | None = None,
     ) -> None:
-        """`of_service` are tools whose calls the sessions service answers by itself."""
+        """`of_service` are tools whose calls the sessions service answers by itself; `servers` come and go."""
         self._profile = profile
+        self._servers = servers
         self._usable = {name: policy for name, policy in profile.policies.items() if name in built_in}
-        self.definitions = [built_in[name] for name in built_in if name in self._usable]
-        self.definitions += profile.custom_tools.values()
-        self.definitions += of_service
-        self.uses_sandbox = bool(self._usable)
+        self._fixed = [built_in[name] for name in built_in if name in self._usable]
+        self._fixed += profile.custom_tools.values()
+        self._fixed += of_service
+        self.uses_sandbox = any(name in TOOL_SPECS for name in self._usable)
         self._usable |= dict.fromkeys((tool.name for tool in of_service), "always_allow")
+
+    @property
+    def definitions(self) -> Sequence[ToolDefinition]:
+        """What the model is offered now."""
+        return self._fixed if self._servers is None else [*self._fixed, *self._servers.definitions]
 
     def write_calls(self, calls: list[ToolCall], journal: Journal) -> list[tuple[str, dict[str, Any]]]:
         """Append the calls of one answer as events. Returns the results of those that can't be made."""
@@ -60,8 +81,11 @@ class Toolbox:
             if call.name in self._profile.custom_tools and not call.input_error:
                 journal.add("agent.custom_tool_use", {**fields, "content": [block]})
                 continue
-            problem = call.input_error or self._problem(call.name)
-            policy = "" if problem else self._usable[call.name]
+            tool = self._servers.find(call.name) if self._servers is not None else None
+            problem = call.input_error or ("" if tool else self._problem(call.name))
+            policy = "" if problem else tool.policy if tool else self._usable[call.name]
+            if tool is not None:
+                fields |= {"name": tool.name, "mcp_server_name": tool.server_name}
             if policy == "always_ask":
                 group_id = group_id or new_id("cgrp")
                 gate = {"requires_confirmation": True, "confirmation_group_id": group_id}
@@ -70,9 +94,10 @@ class Toolbox:
             fields["evaluated_permission"] = _PERMISSIONS.get(policy, "deny")
             if policy:
                 fields["evaluation"] = {"type": policy}
-            event_id = journal.add("agent.tool_use", {**fields, "content": [block]})
+            event_id = journal.add("agent.mcp_tool_use" if tool else "agent.tool_use", {**fields, "content": [block]})
             if problem:
-                refusals.append(recovery.tool_result(Call(event_id, block_id, call.name, call.input), problem))
+                refused = Call(event_id, block_id, call.name, call.input, server_name=tool.server_name if tool else "")
+                refusals.append(recovery.tool_result(refused, problem))
         return refusals
 
     def _problem(self, name: str) -> str:
@@ -85,14 +110,27 @@ class Toolbox:
 _PERMISSIONS = {"always_allow": "allow", "always_ask": "ask"}
 
 
-async def run_call(call: Call, sandbox: Sandbox, journal: Journal, stop: StopSignal) -> None:
+class Watcher(Protocol):
+    """Who wants to know of tools that ran, and may add to their results."""
+
+    def begin_tool(self, call: Call) -> None:
+        """A tool is about to run."""
+        ...
+
+    async def after_tool(self, call: Call, outcome: ToolOutcome) -> Sequence[str]:
+        """A tool has run; notes for its result."""
+        ...
+
+
+async def run_call(call: Call, place: Place, journal: Journal, stop: StopSignal, watcher: Watcher) -> None:
     """Run one call and write its result. Stopped leaves it without one; whatever else goes wrong becomes the result."""
+    watcher.begin_tool(call)
     try:
         with stop.scope():
             await failpoints.point("runner.tool.running")
-            outcome = await sandbox.run_tool(call.name, dict(call.input))
+            outcome = await place.run_tool(call.name, dict(call.input))
     except (Stopped, asyncio.CancelledError):
-        sandbox.interrupt()
+        place.interrupt()
         raise
     except failpoints.FailpointHit:
         raise
@@ -100,5 +138,10 @@ async def run_call(call: Call, sandbox: Sandbox, journal: Journal, stop: StopSig
         log.exception("a tool could not be run", tool=call.name)
         journal.add(*recovery.tool_result(call, f"The tool could not be run: {error}"))
         return
-    result = recovery.tool_result(call, outcome.text, is_error=outcome.is_error, overflow=outcome.overflow)
-    journal.add(*result)
+    # The result is there, whatever comes now.
+    notes: Sequence[str] = ()
+    with suppress(Stopped):
+        notes = await watcher.after_tool(call, outcome)
+    if notes:
+        outcome = replace(outcome, text="\n".join((outcome.text, *notes)))
+    journal.add(*recovery.outcome_result(call, outcome))

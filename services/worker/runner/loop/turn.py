@@ -9,15 +9,14 @@ so that no session stays running because of it.
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import orjson
 
 from kit.telemetry import continue_trace, log
-from managed_agents.sessions.v1.events_pb2 import Event
 from managed_agents.sessions.v1.turns_pb2 import (
     TURN_END_KIND_BUDGET_REACHED,
     TURN_END_KIND_END_TURN,
@@ -26,14 +25,12 @@ from managed_agents.sessions.v1.turns_pb2 import (
     TURN_END_KIND_REFUSAL,
     TURN_END_KIND_REQUIRES_ACTION,
     TURN_END_KIND_RETRIES_EXHAUSTED,
-    AppendTurnEventsRequest,
-    AppendTurnEventsResponse,
     TurnEnd,
     TurnEndKind,
     TurnGrant,
 )
-from services.worker.runner.loop import recovery, retry, threads
-from services.worker.runner.loop.agent import DEFAULT_SYSTEM, SANDBOX_NOTE, parse_agent
+from services.worker.runner.loop import recovery, retry, secrets, threads
+from services.worker.runner.loop.agent import parse_agent, system_prompt
 from services.worker.runner.loop.asking import Answer, Asker
 from services.worker.runner.loop.ceiling import Ceiling
 from services.worker.runner.loop.compaction import Compactor, NoSummary
@@ -41,11 +38,13 @@ from services.worker.runner.loop.context import Call, Conversation
 from services.worker.runner.loop.journal import LINGER_SECONDS, Journal
 from services.worker.runner.loop.leases import Lease, LeaseLost
 from services.worker.runner.loop.outcomes import BudgetSpent, Evaluator
-from services.worker.runner.loop.previews import Previews, Publish
+from services.worker.runner.loop.previews import Previews
+from services.worker.runner.loop.servers import ServerPlace, servers_for, using
+from services.worker.runner.loop.services import TurnServices
 from services.worker.runner.loop.stopping import StopKind, Stopped, StopSignal
-from services.worker.runner.loop.tools import Toolbox, run_call
-from services.worker.runner.models.access import Model, ModelAccessCache
-from services.worker.runner.models.base import ModelAccess, ModelError, ModelErrorKind, StopReason, ToolDefinition
+from services.worker.runner.loop.tools import Sandbox, Toolbox, run_call
+from services.worker.runner.models.access import Model
+from services.worker.runner.models.base import ModelAccess, ModelError, ModelErrorKind, StopReason
 
 DEFAULT_MAX_STEPS = 25
 # Failures of our own in one turn, after which it is given back instead of failing on.
@@ -53,25 +52,6 @@ _MOST_FAILURES = 3
 # What may be settled by the time that the service hears of such an end.
 _MAY_GO_ON = (TURN_END_KIND_BUDGET_REACHED, TURN_END_KIND_REQUIRES_ACTION)
 _INTERNAL_TEXT = "Something failed inside the platform while it ran this turn. Its log has the cause."
-
-
-@dataclass(frozen=True, slots=True)
-class TurnServices:
-    """What the turns of a runner share."""
-
-    append: Callable[[Lease, AppendTurnEventsRequest], Awaitable[AppendTurnEventsResponse]]
-    release: Callable[[Lease], Awaitable[object]]
-    # The conversation of a session up to now; from the log alone where the last argument is true.
-    load: Callable[[TurnGrant, Lease, bool], Awaitable[Conversation]]
-    # The context events of a session from its beginning, whatever was compacted.
-    read_log: Callable[[Lease], AsyncIterator[Event]]
-    publish: Publish
-    access: ModelAccessCache
-    sandboxes: threads.Sandboxes
-    built_in: Mapping[str, ToolDefinition]
-    retry_policy: retry.RetryPolicy = field(default_factory=retry.RetryPolicy)
-    # What the models take, in tokens; 0 leaves it to the table of known models.
-    window_tokens: int = 0
 
 
 class Turn:
@@ -86,10 +66,14 @@ class Turn:
         self._services = services
         agent = grant.session.agent
         self._profile = parse_agent(agent.document_json, agent.model_json, agent.model_id)
-        self._toolbox = Toolbox(self._profile, services.built_in, threads.tools_for(grant))
+        self._secrets = secrets.of_turn(services.secrets, grant, self._write)
+        # These share what is known of the session's secrets.
+        self._servers = servers_for(services.servers, grant, self._profile, self._sandbox, self._write)
+        self._toolbox = Toolbox(self._profile, services.built_in, threads.tools_for(grant), self._servers)
         self._ceiling = Ceiling(grant)
         self._thread = {"session_thread_id": grant.thread_id, "agent_name": self._profile.name}
         self._previews = Previews(services.publish, grant.session.id)
+        self._workspace = services.workspaces.of(grant, self._write, self.stop)
         self._interrupt_seq = self._obeyed_seq = 0
         self._news = self._handing_over = self._over = False
         self._steps = self._model_failures = self._failures = 0
@@ -131,8 +115,9 @@ class Turn:
         assert task is not None
         self.stop.bind(task)
         session_id = self.lease.session_id
+        trace = continue_trace(self.grant.traceparent, "turn", session_id=session_id, epoch=self.lease.epoch)
         try:
-            with continue_trace(self.grant.traceparent, "turn", session_id=session_id, epoch=self.lease.epoch):
+            with trace, using(self._servers):
                 while not self._over:
                     await self._advance()
         except LeaseLost as lost:
@@ -182,8 +167,15 @@ class Turn:
             self._services.retry_policy,
             self._profile.model_id,
             partial(self._services.read_log, self.lease),
+            self._services.rubrics,
         )
         self._conversation = conversation
+
+    def _sandbox(self) -> Sandbox:
+        return threads.sandbox_for(self._services.sandboxes, self.grant, self._workspace.roots)
+
+    def _write(self, kind: str, fields: Mapping[str, Any]) -> str:
+        return self._journal.add(kind, fields)
 
     @property
     def _loaded(self) -> Conversation:
@@ -192,6 +184,7 @@ class Turn:
 
     def _read_answer(self) -> None:
         self._news = False
+        self._workspace.notice(self._journal.session_revision)
         self.interrupt(self._journal.interrupt_seq)
 
     def _read_failure(self, failure: Exception) -> None:
@@ -227,12 +220,16 @@ class Turn:
     async def _run_calls(self) -> None:
         # The calls are in the log before the first of them runs: whatever happens then, they are known.
         await self._journal.flush()
-        sandbox = threads.sandbox_for(self._services.sandboxes, self.grant)
+        await self._workspace.ready()
+        sandbox = self._sandbox()
+        if self._services.web is not None:
+            sandbox = self._services.web.over(sandbox, self._profile.configs)
         started = time.monotonic()
         while self._run:
             self.lease.check()
             self._begun = self._run[0]
-            await run_call(self._begun, sandbox, self._journal, self.stop)
+            place = ServerPlace(self._servers, self._begun) if self._begun.server_name else sandbox
+            await run_call(self._begun, self._secrets.over(place), self._journal, self.stop, self._workspace)
             self._begun = None
             del self._run[0]
         # Input that came during a long call is read before the model is asked; after a short one, only if there is any.
@@ -259,9 +256,14 @@ class Turn:
 
     async def _ask_model(self, model: Model) -> Answer | None:
         """The model's answer; None where its context was compacted first, and the turn is to look again."""
-        system = self._profile.system or DEFAULT_SYSTEM
-        if self._toolbox.uses_sandbox:
-            system = f"{system}\n\n{SANDBOX_NOTE}"
+        servers, uses_sandbox = self._servers, self._toolbox.uses_sandbox
+        if uses_sandbox or (servers is not None and servers.needs_sandbox):
+            await self._workspace.ready()
+        if servers is not None:
+            with self.stop.scope():
+                await servers.ready()
+        notes = await self._secrets.notes(self._workspace.prompt_notes, uses_sandbox=uses_sandbox)
+        system = system_prompt(self._profile.system, uses_sandbox=uses_sandbox, notes=notes)
         model_id = model.resolve(self._profile.model_id)
         self._journal.default_model = model.access.default_model
         options = {"speed": self._profile.speed, "cache_key": self.lease.session_id}
@@ -330,6 +332,7 @@ class Turn:
     ) -> None:
         if kind == TURN_END_KIND_END_TURN and (answer := threads.answer_of(self.grant, self._loaded)):
             self._journal.add("agent.thread_message_sent", answer)
+        await self._workspace.before_idle()
         response = await self._journal.flush(
             TurnEnd(kind=kind, event_ids=event_ids, stop_details_json=details, interrupt_seq=interrupt_seq)
         )

@@ -1,9 +1,67 @@
-"""First answers to writes that may come twice, kept in the transaction of their effect."""
+"""First answers to writes that may come twice, kept in the transaction of their effect.
 
+    async with database.transaction(workspace_id) as tx:
+        return await once(tx, request.idempotency, CreateAgentResponse, create)
+
+A service copies IDEMPOTENCY_DDL into a migration of its own, and its sweep calls `forget_expired`.
+"""
+
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any, LiteralString, TypeVar
 
+from google.protobuf.message import Message
+
+from kit.errors import AlreadyExists
 from kit.postgres import Tx
-from services.sessions.domain.turn_errors import IdempotencyKeyReused
+
+M = TypeVar("M", bound=Message)
+
+IDEMPOTENCY_DDL: LiteralString = """
+CREATE TABLE idempotency (
+    workspace_id text NOT NULL,
+    key text NOT NULL,
+    fingerprint bytea NOT NULL,
+    -- Null only inside the transaction that makes the answer.
+    response bytea,
+    expires_at timestamptz NOT NULL,
+    -- Which request made the answer, by an id that grows with time.
+    try_id text NOT NULL DEFAULT '',
+    CONSTRAINT idempotency_pk PRIMARY KEY (workspace_id, key)
+);
+CREATE INDEX idempotency_by_expiry ON idempotency (expires_at);
+"""
+
+
+class IdempotencyKeyReused(AlreadyExists):
+    """The idempotency key was used for a different request."""
+
+    reason = "IDEMPOTENCY_KEY_REUSED"
+
+
+async def once(tx: Tx, idempotency: Any, response: type[M], effect: Callable[[], Awaitable[M]]) -> M:
+    """The answer of the effect, or of its first time where this is a repeat; all in one transaction.
+
+    `idempotency` is a message of the contracts: `managed_agents.sessions.v1.Idempotency`.
+    """
+    if not idempotency.key:
+        return await effect()
+    store = IdempotencyStore(tx)
+    former = await store.begin(
+        Claim(
+            idempotency.key,
+            idempotency.fingerprint,
+            idempotency.keep_seconds,
+            idempotency.first_try,
+            idempotency.try_id,
+            idempotency.not_before,
+        )
+    )
+    if former is not None:
+        return response.FromString(former)
+    answer = await effect()
+    await store.finish(idempotency.key, answer.SerializeToString())
+    return answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""What several handlers of the vault do: renew tokens, ask foreign servers, tell what happened, seal anew."""

@@ -1,0 +1,67 @@
+"""One POST over aiohttp, to addresses that were checked. Loaded only when a foreign server is asked."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from kit.addresses import AddressRefused, Target
+
+FAILURES = (aiohttp.ClientError,)
+
+
+async def post(
+    url: str, target: Target, headers: Mapping[str, str], data: Mapping[str, str] | bytes | None, max_bytes: int
+) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers by lower-case name, and the beginning of the body. A redirect is an answer."""
+    address = URL(url, encoded=True)
+    if address.raw_host is None or address.raw_host.lower().strip("[]") != target.host or address.port != target.port:
+        raise AddressRefused("This URL can be read in two ways.")
+    connector = aiohttp.TCPConnector(resolver=_Pinned(target), use_dns_cache=False, force_close=True)
+    async with (
+        aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session,
+        session.post(address, data=data, headers=headers, allow_redirects=False) as answer,
+    ):
+        found = {name.lower(): value for name, value in answer.headers.items()}
+        is_stream = found.get("content-type", "").startswith("text/event-stream")
+        body = bytearray()
+        async for chunk in answer.content.iter_any():
+            body += chunk
+            # A server may keep a stream of events open for ever: its first event is the answer.
+            if len(body) >= max_bytes or (is_stream and _has_event(body)):
+                break
+        return answer.status, found, bytes(body[:max_bytes])
+
+
+def _has_event(body: bytearray) -> bool:
+    start = body.find(b"data:")
+    return start >= 0 and any(body.find(end, start) >= 0 for end in (b"\n\n", b"\r\n\r\n"))
+
+
+class _Pinned(AbstractResolver):
+    """Answers with the addresses that were checked, whatever is asked."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in self._target.addresses
+        ]
+
+    async def close(self) -> None:
+        """There is nothing to close."""
