@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 
 import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from kit.addresses import AddressRefused, Target
+from kit.pinned import Pinned
 
 FAILURES = (aiohttp.ClientError,)
 
@@ -21,7 +20,7 @@ async def post(
     address = URL(url, encoded=True)
     if address.raw_host is None or address.raw_host.lower().strip("[]") != target.host or address.port != target.port:
         raise AddressRefused("This URL can be read in two ways.")
-    connector = aiohttp.TCPConnector(resolver=_Pinned(target), use_dns_cache=False, force_close=True)
+    connector = aiohttp.TCPConnector(resolver=Pinned(target.addresses), use_dns_cache=False, force_close=True)
     async with (
         aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session,
         session.post(address, data=data, headers=headers, allow_redirects=False) as answer,
@@ -40,28 +39,3 @@ async def post(
 def _has_event(body: bytearray) -> bool:
     start = body.find(b"data:")
     return start >= 0 and any(body.find(end, start) >= 0 for end in (b"\n\n", b"\r\n\r\n"))
-
-
-class _Pinned(AbstractResolver):
-    """Answers with the addresses that were checked, whatever is asked."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        return [
-            ResolveResult(
-                hostname=host,
-                host=address,
-                port=port,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-                proto=0,
-                flags=socket.AI_NUMERICHOST,
-            )
-            for address in self._target.addresses
-        ]
-
-    async def close(self) -> None:
-        """There is nothing to close."""

@@ -67,16 +67,6 @@ class Servers:
             return ""
         return ASK if any(rule.policy == ASK for rule in admitting) else ALLOW
 
-    def named_tools(self, server_name: str) -> list[str]:
-        """Tools of a server that the agent names and does not switch off, in order."""
-        return [
-            name
-            for toolset in self.toolsets
-            if toolset.server_name == server_name
-            for name, rule in toolset.tools.items()
-            if rule.admits
-        ]
-
 
 def read_servers(document: Mapping[str, Any]) -> Servers | None:
     """The servers of an agent document that a toolset binds; None where there are none."""

@@ -9,16 +9,15 @@ Everything that could widen this is a parameter of the constructor, which no age
 """
 
 import asyncio
-import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from kit.addresses import AddressRefused, AddressUnresolved, checked_address
+from kit.pinned import Pinned
 from services.worker.runner.web.body import BoundedBody, MediaType, decode, read_media_type
 from services.worker.runner.web.pages import PageReader
 from services.worker.runner.web.policy import (
@@ -106,7 +105,7 @@ class Fetcher:
     async def _request(self, wanted: Wanted, addresses: list[str], trip: "_Trip") -> Page | str:
         """The page, or where it is instead."""
         connector = aiohttp.TCPConnector(
-            resolver=_Pinned(addresses), use_dns_cache=False, force_close=True, ssl=self._tls or True
+            resolver=Pinned(addresses), use_dns_cache=False, force_close=True, ssl=self._tls or True
         )
         address = URL(wanted.url, encoded=True)
         if address.raw_host != wanted.host or address.port != wanted.port:
@@ -156,31 +155,6 @@ class Fetcher:
 @dataclass(slots=True)
 class _Trip:
     was_sent: bool = False
-
-
-class _Pinned(AbstractResolver):
-    """Answers with the addresses that were checked, whatever is asked."""
-
-    def __init__(self, addresses: list[str]) -> None:
-        self._addresses = addresses
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        return [
-            ResolveResult(
-                hostname=host,
-                host=address,
-                port=port,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-                proto=0,
-                flags=socket.AI_NUMERICHOST,
-            )
-            for address in self._addresses
-        ]
-
-    async def close(self) -> None:
-        """There is nothing to close."""
 
 
 def _reason(failed: BaseException) -> str:

@@ -14,10 +14,10 @@ from urllib.parse import urljoin
 
 import aiohttp
 from aiohttp import web
-from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from kit.errors import DomainError
+from kit.pinned import Pinned
 from services.worker.runner.workspace.git.errors import CLONE, RepositoryFailed, of_status
 
 _INFO, _PACK = "info/refs", "git-upload-pack"
@@ -106,7 +106,7 @@ class GitGateway:
             else:
                 headers.pop("authorization", None)
             connector = aiohttp.TCPConnector(
-                resolver=_Pinned(addresses), use_dns_cache=False, force_close=True, ssl=self._tls or True
+                resolver=Pinned(addresses), use_dns_cache=False, force_close=True, ssl=self._tls or True
             )
             timeout = aiohttp.ClientTimeout(sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS)
             async with (
@@ -139,31 +139,6 @@ class GitGateway:
             await response.write(chunk)
         await response.write_eof()
         return response
-
-
-class _Pinned(AbstractResolver):
-    """Answers with the addresses that were checked, whatever is asked."""
-
-    def __init__(self, addresses: list[str]) -> None:
-        self._addresses = addresses
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        return [
-            ResolveResult(
-                hostname=host,
-                host=address,
-                port=port,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-                proto=socket.IPPROTO_TCP,
-                flags=socket.AI_NUMERICHOST,
-            )
-            for address in self._addresses
-        ]
-
-    async def close(self) -> None:
-        """Nothing is held."""
 
 
 def _reason(failed: Exception) -> str:
