@@ -298,6 +298,16 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """No such model."""
     ERROR_REASON_WORK_ITEM_NOT_FOUND: _ErrorReason.ValueType  # 900
     """No such work item."""
+    ERROR_REASON_WORK_QUEUE_TIMEOUT: _ErrorReason.ValueType  # 901
+    """No worker started the item before its time was over; none will."""
+    ERROR_REASON_WORK_OUTCOME_UNKNOWN: _ErrorReason.ValueType  # 902
+    """A worker may have run the item, and told no result before the wait was over."""
+    ERROR_REASON_WORK_LEASE_LOST: _ErrorReason.ValueType  # 903
+    """The lease lapsed, or the session stopped the work: don't run it, stop what runs."""
+    ERROR_REASON_WORK_ITEM_HELD: _ErrorReason.ValueType  # 904
+    """Another worker holds the item. Told over REST as a conflict without a code."""
+    ERROR_REASON_WORK_ENVIRONMENT_REFUSED: _ErrorReason.ValueType  # 905
+    """A worker asked for an environment that is not its own, or not of its protocol."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """ErrorReason names a refusal. It travels as the `reason` of a
@@ -584,4 +594,14 @@ ERROR_REASON_MODEL_NOT_FOUND: ErrorReason.ValueType  # 800
 """No such model."""
 ERROR_REASON_WORK_ITEM_NOT_FOUND: ErrorReason.ValueType  # 900
 """No such work item."""
+ERROR_REASON_WORK_QUEUE_TIMEOUT: ErrorReason.ValueType  # 901
+"""No worker started the item before its time was over; none will."""
+ERROR_REASON_WORK_OUTCOME_UNKNOWN: ErrorReason.ValueType  # 902
+"""A worker may have run the item, and told no result before the wait was over."""
+ERROR_REASON_WORK_LEASE_LOST: ErrorReason.ValueType  # 903
+"""The lease lapsed, or the session stopped the work: don't run it, stop what runs."""
+ERROR_REASON_WORK_ITEM_HELD: ErrorReason.ValueType  # 904
+"""Another worker holds the item. Told over REST as a conflict without a code."""
+ERROR_REASON_WORK_ENVIRONMENT_REFUSED: ErrorReason.ValueType  # 905
+"""A worker asked for an environment that is not its own, or not of its protocol."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
