@@ -185,16 +185,24 @@ class StopSessionWorkRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
+    ITEM_IDS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
+    @_builtins.property
+    def item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only these items of it, as far as they have not ended; empty: all of its items. An
+        interrupt names what its turn waited for, so that it can't hit what a later turn puts in.
+        """
+
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
+        item_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["item_ids", b"item_ids", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
