@@ -308,6 +308,12 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """Another worker holds the item. Told over REST as a conflict without a code."""
     ERROR_REASON_WORK_ENVIRONMENT_REFUSED: _ErrorReason.ValueType  # 905
     """A worker asked for an environment that is not its own, or not of its protocol."""
+    ERROR_REASON_WORK_ALREADY_STOPPED: _ErrorReason.ValueType  # 910
+    """The work item has ended; nothing more can be done with it."""
+    ERROR_REASON_HEARTBEAT_PRECONDITION_FAILED: _ErrorReason.ValueType  # 911
+    """The heartbeat is not the one that is stored: another worker may hold the lease."""
+    ERROR_REASON_WORKER_EVENT_REFUSED: _ErrorReason.ValueType  # 912
+    """A worker may answer calls, and send nothing else to a session."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """ErrorReason names a refusal. It travels as the `reason` of a
@@ -604,4 +610,10 @@ ERROR_REASON_WORK_ITEM_HELD: ErrorReason.ValueType  # 904
 """Another worker holds the item. Told over REST as a conflict without a code."""
 ERROR_REASON_WORK_ENVIRONMENT_REFUSED: ErrorReason.ValueType  # 905
 """A worker asked for an environment that is not its own, or not of its protocol."""
+ERROR_REASON_WORK_ALREADY_STOPPED: ErrorReason.ValueType  # 910
+"""The work item has ended; nothing more can be done with it."""
+ERROR_REASON_HEARTBEAT_PRECONDITION_FAILED: ErrorReason.ValueType  # 911
+"""The heartbeat is not the one that is stored: another worker may hold the lease."""
+ERROR_REASON_WORKER_EVENT_REFUSED: ErrorReason.ValueType  # 912
+"""A worker may answer calls, and send nothing else to a session."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
