@@ -266,6 +266,22 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The skill package breaks a rule; the message names the entry."""
     ERROR_REASON_SKILL_VERSION_REQUIRED: _ErrorReason.ValueType  # 524
     """A skill keeps at least one version."""
+    ERROR_REASON_STEP_RESULTS_MISMATCH: _ErrorReason.ValueType  # 540
+    """The results of a step are not those of exactly the calls that wait; details list them."""
+    ERROR_REASON_STEP_TOOLS_CHANGED: _ErrorReason.ValueType  # 541
+    """A later step of a conversation brings other tools than the first."""
+    ERROR_REASON_STEP_SYSTEM_CHANGED: _ErrorReason.ValueType  # 542
+    """A later step of a conversation brings another system prompt, and the first one's is in use."""
+    ERROR_REASON_STEP_REQUIRES_CONFIRMATION: _ErrorReason.ValueType  # 543
+    """The turn waits for a confirmation, which steps can't give; details list the calls."""
+    ERROR_REASON_STEP_INTERRUPTED: _ErrorReason.ValueType  # 544
+    """The turn of a step was interrupted before it had an answer."""
+    ERROR_REASON_STEP_TURN_FAILED: _ErrorReason.ValueType  # 545
+    """The turn of a step failed; the message has the session's error."""
+    ERROR_REASON_STEP_STILL_RUNNING: _ErrorReason.ValueType  # 546
+    """The turn of a step goes on, and the time to wait for it is over."""
+    ERROR_REASON_STEP_WAIT_ENDED: _ErrorReason.ValueType  # 547
+    """The gateway stops while a step waits; the same step can be sent again."""
     ERROR_REASON_TURN_LEASE_LOST: _ErrorReason.ValueType  # 600
     """The turn's lease is held by another, or the turn is over (stale epoch)."""
     ERROR_REASON_INVALID_SETTINGS: _ErrorReason.ValueType  # 700
@@ -568,6 +584,22 @@ ERROR_REASON_INVALID_SKILL_PACKAGE: ErrorReason.ValueType  # 523
 """The skill package breaks a rule; the message names the entry."""
 ERROR_REASON_SKILL_VERSION_REQUIRED: ErrorReason.ValueType  # 524
 """A skill keeps at least one version."""
+ERROR_REASON_STEP_RESULTS_MISMATCH: ErrorReason.ValueType  # 540
+"""The results of a step are not those of exactly the calls that wait; details list them."""
+ERROR_REASON_STEP_TOOLS_CHANGED: ErrorReason.ValueType  # 541
+"""A later step of a conversation brings other tools than the first."""
+ERROR_REASON_STEP_SYSTEM_CHANGED: ErrorReason.ValueType  # 542
+"""A later step of a conversation brings another system prompt, and the first one's is in use."""
+ERROR_REASON_STEP_REQUIRES_CONFIRMATION: ErrorReason.ValueType  # 543
+"""The turn waits for a confirmation, which steps can't give; details list the calls."""
+ERROR_REASON_STEP_INTERRUPTED: ErrorReason.ValueType  # 544
+"""The turn of a step was interrupted before it had an answer."""
+ERROR_REASON_STEP_TURN_FAILED: ErrorReason.ValueType  # 545
+"""The turn of a step failed; the message has the session's error."""
+ERROR_REASON_STEP_STILL_RUNNING: ErrorReason.ValueType  # 546
+"""The turn of a step goes on, and the time to wait for it is over."""
+ERROR_REASON_STEP_WAIT_ENDED: ErrorReason.ValueType  # 547
+"""The gateway stops while a step waits; the same step can be sent again."""
 ERROR_REASON_TURN_LEASE_LOST: ErrorReason.ValueType  # 600
 """The turn's lease is held by another, or the turn is over (stale epoch)."""
 ERROR_REASON_INVALID_SETTINGS: ErrorReason.ValueType  # 700
