@@ -282,6 +282,16 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The turn of a step goes on, and the time to wait for it is over."""
     ERROR_REASON_STEP_WAIT_ENDED: _ErrorReason.ValueType  # 547
     """The gateway stops while a step waits; the same step can be sent again."""
+    ERROR_REASON_INPUT_REQUEST_NOT_PENDING: _ErrorReason.ValueType  # 560
+    """The input request is not known, or was answered already."""
+    ERROR_REASON_TURN_ACTIVE: _ErrorReason.ValueType  # 561
+    """A turn of the session is active: it runs, or waits for an answer."""
+    ERROR_REASON_RUN_NOT_FOUND: _ErrorReason.ValueType  # 562
+    """The session has no such run."""
+    ERROR_REASON_INVALID_TICKET: _ErrorReason.ValueType  # 563
+    """The ticket is not sound, too old, or spent."""
+    ERROR_REASON_ORIGIN_REFUSED: _ErrorReason.ValueType  # 564
+    """A page of this origin may not use the cookie of a browser."""
     ERROR_REASON_TURN_LEASE_LOST: _ErrorReason.ValueType  # 600
     """The turn's lease is held by another, or the turn is over (stale epoch)."""
     ERROR_REASON_INVALID_SETTINGS: _ErrorReason.ValueType  # 700
@@ -600,6 +610,16 @@ ERROR_REASON_STEP_STILL_RUNNING: ErrorReason.ValueType  # 546
 """The turn of a step goes on, and the time to wait for it is over."""
 ERROR_REASON_STEP_WAIT_ENDED: ErrorReason.ValueType  # 547
 """The gateway stops while a step waits; the same step can be sent again."""
+ERROR_REASON_INPUT_REQUEST_NOT_PENDING: ErrorReason.ValueType  # 560
+"""The input request is not known, or was answered already."""
+ERROR_REASON_TURN_ACTIVE: ErrorReason.ValueType  # 561
+"""A turn of the session is active: it runs, or waits for an answer."""
+ERROR_REASON_RUN_NOT_FOUND: ErrorReason.ValueType  # 562
+"""The session has no such run."""
+ERROR_REASON_INVALID_TICKET: ErrorReason.ValueType  # 563
+"""The ticket is not sound, too old, or spent."""
+ERROR_REASON_ORIGIN_REFUSED: ErrorReason.ValueType  # 564
+"""A page of this origin may not use the cookie of a browser."""
 ERROR_REASON_TURN_LEASE_LOST: ErrorReason.ValueType  # 600
 """The turn's lease is held by another, or the turn is over (stale epoch)."""
 ERROR_REASON_INVALID_SETTINGS: ErrorReason.ValueType  # 700
