@@ -98,11 +98,7 @@ class SessionsHandlers(SessionsServiceServicer):
     async def CreateSession(self, request: CreateSessionRequest, context: Any) -> CreateSessionResponse:
         """A session, idle or at work on its initial events."""
         call = current_context()
-        new = read_new_session(
-            read_body(request.definition_json),
-            published=call.published_contract,
-            default_engine=self._default_engine,
-        )
+        new = self.read_new(read_body(request.definition_json), published=call.published_contract)
         if not self._has_grader:
             refuse_ungraded(new.initial_events, "initial_events")
         refusal = await self._check_vaults(new.vault_ids) if new.vault_ids else None
@@ -112,7 +108,7 @@ class SessionsHandlers(SessionsServiceServicer):
             if refusal is not None:
                 raise refusal
             async with self._database.statements(call.workspace_id) as tx:
-                admitted, state = await self._insert(tx, new, self._clock.now())
+                admitted, state = await self.insert(tx, new, self._clock.now())
             self._operations.writer.states.keep(state)
             return CreateSessionResponse(session=session_message(admitted.record(state), state.updated_at))
         async with self._tokens.until_committed() as keeping, self._operations.unit(call.workspace_id) as unit:
@@ -206,7 +202,7 @@ class SessionsHandlers(SessionsServiceServicer):
     ) -> CreateSessionResponse:
         if refusal is not None:
             raise refusal
-        admitted, state = await self._insert(unit.tx, new, unit.now)
+        admitted, state = await self.insert(unit.tx, new, unit.now)
         await keeping.put(state.id, admitted.tokens)
         outcomes: Sequence[dict[str, Any]] = ()
         if new.initial_events:
@@ -214,7 +210,12 @@ class SessionsHandlers(SessionsServiceServicer):
             state, outcomes = moved.state, moved.outcome_changes
         return CreateSessionResponse(session=session_message(admitted.record(state, outcomes), unit.now))
 
-    async def _insert(self, tx: Tx, new: NewSession, now: datetime) -> tuple[Admitted, SessionState]:
+    def read_new(self, body: dict[str, Any], *, published: bool) -> NewSession:
+        """What a session is asked to be made of; refused by the first field that is wrong."""
+        return read_new_session(body, published=published, default_engine=self._default_engine)
+
+    async def insert(self, tx: Tx, new: NewSession, now: datetime) -> tuple[Admitted, SessionState]:
+        """Admits a session and stores it, idle, in a transaction of the caller's, who has checked its vaults."""
         admitted = await admit(
             tx,
             new,
