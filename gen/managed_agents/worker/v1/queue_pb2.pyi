@@ -296,19 +296,23 @@ class AcceptWorkItemRequest(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     WORKER_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The item."""
     worker_id: _builtins.str
     """The worker that claimed it."""
+    attempt: _builtins.int
+    """`attempt` of the claim, which tells apart two holders of one name; 0: not compared."""
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         worker_id: _builtins.str = ...,
+        attempt: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "id", b"id", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -344,19 +348,23 @@ class HeartbeatWorkItemRequest(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     WORKER_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The item."""
     worker_id: _builtins.str
     """The worker that claimed it."""
+    attempt: _builtins.int
+    """`attempt` of the claim, which tells apart two holders of one name; 0: not compared."""
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         worker_id: _builtins.str = ...,
+        attempt: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "id", b"id", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -394,6 +402,7 @@ class CompleteWorkItemRequest(_message.Message):
     WORKER_ID_FIELD_NUMBER: _builtins.int
     RESULT_JSON_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The item."""
     worker_id: _builtins.str
@@ -402,6 +411,8 @@ class CompleteWorkItemRequest(_message.Message):
     """JSON of any type."""
     failed: _builtins.bool
     """True where the item could not be done."""
+    attempt: _builtins.int
+    """As in AcceptWorkItemRequest."""
     def __init__(
         self,
         *,
@@ -409,10 +420,11 @@ class CompleteWorkItemRequest(_message.Message):
         worker_id: _builtins.str = ...,
         result_json: _builtins.bytes = ...,
         failed: _builtins.bool = ...,
+        attempt: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "id", b"id", "result_json", b"result_json", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "failed", b"failed", "id", b"id", "result_json", b"result_json", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
