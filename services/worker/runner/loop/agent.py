@@ -22,9 +22,11 @@ SANDBOX_NOTE = (
 )
 
 
-def system_prompt(system: str, *, uses_sandbox: bool, notes: Sequence[str] = ()) -> str:
+def system_prompt(
+    system: str, *, uses_sandbox: bool, notes: Sequence[str] = (), sandbox_note: str = SANDBOX_NOTE
+) -> str:
     """What the model is told first: the agent's own prompt, and what it must know of where it works."""
-    return "\n\n".join((system or DEFAULT_SYSTEM, *((SANDBOX_NOTE,) if uses_sandbox else ()), *notes))
+    return "\n\n".join((system or DEFAULT_SYSTEM, *((sandbox_note,) if uses_sandbox else ()), *notes))
 
 
 @dataclass(frozen=True, slots=True)

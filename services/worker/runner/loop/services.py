@@ -14,6 +14,7 @@ from services.worker.runner.loop.workspace import Workspaces
 from services.worker.runner.mcp.registry import McpServers
 from services.worker.runner.models.access import ModelAccessCache
 from services.worker.runner.models.base import ToolDefinition
+from services.worker.runner.outside import OutsideWork
 from services.worker.runner.secrets import SecretsRegistry
 from services.worker.runner.web import WebTools
 
@@ -40,5 +41,7 @@ class TurnServices:
     servers: McpServers | None = None
     # The same.
     secrets: SecretsRegistry | None = None
+    # The same.
+    outside: OutsideWork | None = None
     # What the models take, in tokens; 0 leaves it to the table of known models.
     window_tokens: int = 0

@@ -30,7 +30,7 @@ from managed_agents.sessions.v1.turns_pb2 import (
     TurnGrant,
 )
 from services.worker.runner.loop import recovery, retry, secrets, threads
-from services.worker.runner.loop.agent import parse_agent, system_prompt
+from services.worker.runner.loop.agent import parse_agent
 from services.worker.runner.loop.asking import Answer, Asker
 from services.worker.runner.loop.ceiling import Ceiling
 from services.worker.runner.loop.compaction import Compactor, NoSummary
@@ -38,11 +38,12 @@ from services.worker.runner.loop.context import Call, Conversation
 from services.worker.runner.loop.journal import LINGER_SECONDS, Journal
 from services.worker.runner.loop.leases import Lease, LeaseLost
 from services.worker.runner.loop.outcomes import BudgetSpent, Evaluator
+from services.worker.runner.loop.places import Places
 from services.worker.runner.loop.previews import Previews
-from services.worker.runner.loop.servers import ServerPlace, servers_for, using
+from services.worker.runner.loop.servers import servers_for, using
 from services.worker.runner.loop.services import TurnServices
 from services.worker.runner.loop.stopping import StopKind, Stopped, StopSignal
-from services.worker.runner.loop.tools import Sandbox, Toolbox, run_call
+from services.worker.runner.loop.tools import Toolbox, run_call
 from services.worker.runner.models.access import Model
 from services.worker.runner.models.base import ModelAccess, ModelError, ModelErrorKind, StopReason
 
@@ -68,8 +69,9 @@ class Turn:
         self._profile = parse_agent(agent.document_json, agent.model_json, agent.model_id)
         self._secrets = secrets.of_turn(services.secrets, grant, self._write)
         # These share what is known of the session's secrets.
-        self._servers = servers_for(services.servers, grant, self._profile, self._sandbox, self._write)
-        self._toolbox = Toolbox(self._profile, services.built_in, threads.tools_for(grant), self._servers)
+        self._places = Places(services, grant, self._profile, self._write, lambda: self._workspace.roots)
+        self._servers = servers_for(services.servers, grant, self._profile, self._places.sandbox, self._write)
+        self._toolbox = Toolbox(self._profile, self._places.built_in, threads.tools_for(grant), self._servers)
         self._ceiling = Ceiling(grant)
         self._thread = {"session_thread_id": grant.thread_id, "agent_name": self._profile.name}
         self._previews = Previews(services.publish, grant.session.id)
@@ -145,6 +147,7 @@ class Turn:
         await self._load(from_log=False)
         stop_reason = orjson.loads(self.grant.session.stop_reason_json or b"{}")
         resumed = stop_reason.get("type") == "requires_action"
+        self._places.give_up(self._loaded.open_calls())
         plan = recovery.plan(self._loaded, attempt=self.grant.attempt, resumed=resumed)
         self._run, self._park = plan.run, plan.park
         for event_type, fields in plan.events:
@@ -170,9 +173,6 @@ class Turn:
             self._services.rubrics,
         )
         self._conversation = conversation
-
-    def _sandbox(self) -> Sandbox:
-        return threads.sandbox_for(self._services.sandboxes, self.grant, self._workspace.roots)
 
     def _write(self, kind: str, fields: Mapping[str, Any]) -> str:
         return self._journal.add(kind, fields)
@@ -221,14 +221,12 @@ class Turn:
         # The calls are in the log before the first of them runs: whatever happens then, they are known.
         await self._journal.flush()
         await self._workspace.ready()
-        sandbox = self._sandbox()
-        if self._services.web is not None:
-            sandbox = self._services.web.over(sandbox, self._profile.configs)
+        sandbox = self._places.with_web()
         started = time.monotonic()
         while self._run:
             self.lease.check()
             self._begun = self._run[0]
-            place = ServerPlace(self._servers, self._begun) if self._begun.server_name else sandbox
+            place = self._places.of(self._begun, sandbox, self._servers)
             await run_call(self._begun, self._secrets.over(place), self._journal, self.stop, self._workspace)
             self._begun = None
             del self._run[0]
@@ -262,8 +260,8 @@ class Turn:
         if servers is not None:
             with self.stop.scope():
                 await servers.ready()
-        notes = await self._secrets.notes(self._workspace.prompt_notes, uses_sandbox=uses_sandbox)
-        system = system_prompt(self._profile.system, uses_sandbox=uses_sandbox, notes=notes)
+        notes = await self._secrets.notes(self._workspace.prompt_notes, uses_sandbox=uses_sandbox and self._places.is_here)
+        system = self._places.prompt(notes, uses_sandbox=uses_sandbox)
         model_id = model.resolve(self._profile.model_id)
         self._journal.default_model = model.access.default_model
         options = {"speed": self._profile.speed, "cache_key": self.lease.session_id}

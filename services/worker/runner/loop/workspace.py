@@ -21,6 +21,7 @@ from kit.telemetry import log
 from managed_agents.sessions.v1.turns_pb2 import TurnGrant
 from services.worker.runner.loop.context import Call
 from services.worker.runner.loop.stopping import Stopped, StopSignal
+from services.worker.runner.outside import is_self_hosted
 from services.worker.runner.workspace.ground import Ground
 from services.worker.runner.workspace.mount import Mount, MountFailed
 from services.worker.runner.workspace.placing import identity_of
@@ -100,7 +101,9 @@ class Workspace:
         self._choose()
 
     def _choose(self) -> None:
-        mounts = [mount for mount in self._shared.mounts if mount.applies(self._grant)]
+        # A worker's machine has what the worker puts there.
+        known = () if is_self_hosted(self._grant) else self._shared.mounts
+        mounts = [mount for mount in known if mount.applies(self._grant)]
         self._preparing = [mount for mount in mounts if type(mount).prepare is not Mount.prepare]
         self._following = [mount for mount in mounts if type(mount).follow is not Mount.follow]
         self._watching = [mount for mount in mounts if type(mount).after_tool is not Mount.after_tool]
