@@ -260,7 +260,8 @@ class Turn:
         if servers is not None:
             with self.stop.scope():
                 await servers.ready()
-        notes = await self._secrets.notes(self._workspace.prompt_notes, uses_sandbox=uses_sandbox and self._places.is_here)
+        has_shell = uses_sandbox and self._places.is_here
+        notes = await self._secrets.notes(self._workspace.prompt_notes, uses_sandbox=has_shell)
         system = self._places.prompt(notes, uses_sandbox=uses_sandbox)
         model_id = model.resolve(self._profile.model_id)
         self._journal.default_model = model.access.default_model
