@@ -24,6 +24,7 @@ from managed_agents.sessions.v1.sessions_pb2_grpc import (
     add_SessionsServiceServicer_to_server,
 )
 from managed_agents.sessions.v1.skills_pb2_grpc import add_SkillsServiceServicer_to_server
+from managed_agents.sessions.v1.states_pb2_grpc import add_SessionStatesServiceServicer_to_server
 from managed_agents.sessions.v1.threads_pb2_grpc import add_ThreadsServiceServicer_to_server
 from managed_agents.sessions.v1.turns_pb2_grpc import add_TurnsServiceServicer_to_server
 from services.sessions.blobs.choice import Blobs, choice_reader
@@ -36,6 +37,7 @@ from services.sessions.handlers.memory_folders import MemoryHandlers
 from services.sessions.handlers.outcomes import OutcomesHandler
 from services.sessions.handlers.resources import ResourcesHandlers
 from services.sessions.handlers.session_messages import session_message
+from services.sessions.handlers.session_states import SessionStatesHandler
 from services.sessions.handlers.sessions import SessionsHandlers
 from services.sessions.handlers.skills import SkillsHandler
 from services.sessions.handlers.threads import ThreadsHandlers
@@ -84,6 +86,7 @@ async def build(settings: Settings | None = None) -> Service:
         has_search=settings.has_search(),
     )
     server.add(add_SessionsServiceServicer_to_server, sessions)
+    server.add(add_SessionStatesServiceServicer_to_server, SessionStatesHandler(database))
     server.add(add_ResourcesServiceServicer_to_server, ResourcesHandlers(operations, tokens))
     server.add(add_EventsServiceServicer_to_server, EventsHandlers(operations, has_grader=has_grader))
     server.add(add_ThreadsServiceServicer_to_server, ThreadsHandlers(operations))

@@ -6,12 +6,14 @@ Subjects: `sessions.live.<session_id>`, `runners.<runner_id>.signals`, `sessions
 import asyncio
 from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kit.nats import Nats
 from kit.relay import Relay
 from managed_agents.sessions.v1 import events_pb2
 from services.sessions.domain.log import LoggedEvent
 from services.sessions.domain.move import Moved, Signal
+from services.sessions.domain.session_state import Phase, phase_of
 from services.sessions.store.log import OutboxMessage
 
 TURN_READY = "sessions.turn_ready"
@@ -62,8 +64,17 @@ def event_message(event: LoggedEvent) -> events_pb2.Event:
     return events_pb2.Event(id=event.id, seq=event.seq, type=event.type, body=event.body)
 
 
-def outbox_message(moved: Moved, headers: dict[str, str] | None) -> OutboxMessage:
-    """What durable consumers get of an append."""
+def outbox_messages(moved: Moved, headers: dict[str, str] | None) -> list[OutboxMessage]:
+    """What durable consumers get of an append. The end of a session is told to those who hear nothing else too."""
+    appended = _appended(moved, headers)
+    has_ended = phase_of(moved.state) is Phase.ENDED and phase_of(moved.before) is not Phase.ENDED
+    if not has_ended or moved.state.root_id:
+        return [appended]
+    subject = f"sessions.log.{moved.state.id}.ended"
+    return [appended, replace(appended, message_id=f"{appended.message_id}.ended", subject=subject)]
+
+
+def _appended(moved: Moved, headers: dict[str, str] | None) -> OutboxMessage:
     payload = events_pb2.EventsAppended(
         workspace_id=moved.state.workspace_id,
         session_id=moved.state.id,
