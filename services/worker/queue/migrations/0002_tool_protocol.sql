@@ -8,6 +8,8 @@ ALTER TABLE work_items
     ADD COLUMN accepted_at timestamptz,
     -- The session ended, or stopped its work. What a worker runs may end with a result all the same.
     ADD COLUMN stopped_at timestamptz,
+    -- The replica on which somebody waits for the end.
+    ADD COLUMN waiter text NOT NULL DEFAULT '',
     -- Until when it may be without a worker, and until when somebody waits for its end.
     ADD COLUMN queue_until timestamptz,
     ADD COLUMN wait_until timestamptz,
