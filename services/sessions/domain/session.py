@@ -58,6 +58,8 @@ class NewSession:
     # In the order in which credentials are looked up; whether they exist is vault's to say.
     vault_ids: list[str] = field(default_factory=list)
     resources: list[ResourceRequest] = field(default_factory=list)
+    # Those of its vaults that hold environment variables, as vault said.
+    vaults_with_variables: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

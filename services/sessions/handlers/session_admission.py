@@ -26,6 +26,7 @@ from services.sessions.domain.loop_engine import (
     refuse_other_engines,
 )
 from services.sessions.domain.overrides import apply_overrides, refuse_unavailable, without_effort
+from services.sessions.domain.self_hosted import refuse_session
 from services.sessions.domain.session import NewSession
 from services.sessions.domain.session_state import SessionState
 from services.sessions.domain.web_search import refuse_search_in_session
@@ -148,6 +149,7 @@ async def admit(
         environment = await _environment(tx, new.environment_id)
     environment.require_active()
     resolved = resolve_registered(environment.id, environment.config, workspace_provider, providers)
+    refuse_session(resolved, document, new)
     session_id = new_id("sess")
     attached = await admit_resources(tx, session_id, new.resources, now)
     row = NewSessionRow(

@@ -34,12 +34,13 @@ from managed_agents.sessions.v1.sessions_pb2 import (
 from managed_agents.sessions.v1.sessions_pb2_grpc import SessionsServiceServicer
 from services.sessions.domain import budget, turn
 from services.sessions.domain.cost import Prices
-from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, LOCAL_PROVIDER
+from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, LOCAL_PROVIDER, PROVIDERS
 from services.sessions.domain.inbound import refuse_ungraded
 from services.sessions.domain.loop_engine import BUILTIN, EngineChoice, public_fields
 from services.sessions.domain.metadata import merge_metadata
 from services.sessions.domain.move import Moved
 from services.sessions.domain.overrides import refuse_unavailable, replace_tools, without_effort
+from services.sessions.domain.self_hosted import refuse_agent
 from services.sessions.domain.session import (
     NewSession,
     SessionPatch,
@@ -102,7 +103,7 @@ class SessionsHandlers(SessionsServiceServicer):
         new = self.read_new(read_body(request.definition_json), published=call.published_contract)
         if not self._has_grader:
             refuse_ungraded(new.initial_events, "initial_events")
-        refusal = await self._check_vaults(new.vault_ids) if new.vault_ids else None
+        new, refusal = await self._check_vaults(new) if new.vault_ids else (new, None)
         # Asked for here, so that no transaction waits for the answer.
         await self._default_engine(call.workspace_id, new)
         plain = not request.idempotency.key and not new.initial_events and not new.resources
@@ -289,6 +290,8 @@ class _Change:
         before = orjson.loads(record.agent_document)
         after = replace_tools(before, patch)
         refuse_unavailable(after)
+        environment = orjson.loads(record.row.environment)
+        refuse_agent(environment.get("sandbox_provider") or "", environment.get("worker_protocol"), after)
         if not self._has_search:
             refuse_search(after.get("tools") or [], field="agent.tools", given=patch.get("tools"))
         if after == before:

@@ -67,7 +67,8 @@ class StepsHandlers(StepsServiceServicer):
         first = begin(agent, step)
         new = self._sessions.read_new(first.body, published=False)
         # Asked before the transaction, so that no connection waits on another service.
-        if new.vault_ids and (refusal := await self._check_vaults(new.vault_ids)) is not None:
+        new, refusal = await self._check_vaults(new) if new.vault_ids else (new, None)
+        if refusal is not None:
             raise refusal
         return first, new
 
