@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
+from .sessions import Engine
 from .shapes import JUDGED, AnyObject, Description, Label, Metadata, MetadataPatch, Page, Rendered, Shape
 
 MODEL_OBJECT = {
@@ -50,6 +51,8 @@ class _Definition(Shape):
     skills: Skills | None = None
     multiagent: AnyObject | None = None
     execution_identity: AnyObject | None = None
+    loop_engine: Engine = None
+    loop_engine_options: AnyObject | None = None
 
 
 class AgentCreate(_Definition):

@@ -18,6 +18,7 @@ import orjson
 
 from services.sessions.domain import shape
 from services.sessions.domain.errors import AgentArchived, AgentVersionConflict, InvalidModel
+from services.sessions.domain.loop_engine import EngineChoice, read_choice
 from services.sessions.domain.mcp_servers import validate_mcp_servers
 from services.sessions.domain.metadata import merge_metadata, validate_metadata
 from services.sessions.domain.model import Model, merge_model, validate_model
@@ -37,6 +38,8 @@ FIELDS = (
     "metadata",
     "multiagent",
     "execution_identity",
+    "loop_engine",
+    "loop_engine_options",
 )
 PRECONDITIONS = ("version", "expected_version")
 SKILL_TYPES = ("anthropic", "custom")
@@ -65,6 +68,9 @@ class AgentDocument:
     multiagent: Multiagent | None
     execution_identity: dict[str, str]
     model: Model
+    # The engine of its sessions, where the agent chooses one; a document without says nothing of it.
+    loop_engine: str | None = None
+    loop_engine_options: dict[str, Any] | None = None
 
     @classmethod
     def from_json(cls, document: str, model: str) -> "AgentDocument":
@@ -81,11 +87,22 @@ class AgentDocument:
             multiagent=stored.get("multiagent"),
             execution_identity=stored.get("execution_identity", SERVICE_ACCOUNT),
             model=orjson.loads(model),
+            loop_engine=stored.get("loop_engine"),
+            loop_engine_options=stored.get("loop_engine_options"),
         )
+
+    @property
+    def engine(self) -> EngineChoice | None:
+        """The engine that the agent chooses."""
+        return None if self.loop_engine is None else EngineChoice(self.loop_engine, self.loop_engine_options or {})
 
     def document_json(self) -> str:
         """Everything but the model, rendered once: reads pass this text through."""
-        return orjson.dumps({name: getattr(self, name) for name in self.__slots__ if name != "model"}).decode()
+        said = {name: getattr(self, name) for name in self.__slots__ if name != "model"}
+        for name in _LEFT_OUT_IF_NONE:
+            if said[name] is None:
+                del said[name]
+        return orjson.dumps(said).decode()
 
     def model_json(self) -> str:
         """The model as `{id, speed, effort?}`."""
@@ -165,6 +182,7 @@ def validate_definition(definition: dict[str, Any], *, published: bool) -> Agent
         multiagent=validate_multiagent(definition.get("multiagent")),
         execution_identity=validate_execution_identity(definition.get("execution_identity")),
         model=validate_model(definition["model"], definition.get("model_config")),
+        **_engine_fields(read_choice(definition)),
     )
     check_mcp_consistency(document.tools, document.mcp_servers)
     return document
@@ -254,7 +272,22 @@ def _replaced(stored: AgentDocument, patch: dict[str, Any], published: bool) -> 
         "multiagent": lambda value: merge_multiagent(stored.multiagent, value),
         "execution_identity": validate_execution_identity,
     }
-    return {name: validate(patch[name]) for name, validate in validators.items() if name in patch}
+    replaced = {name: validate(patch[name]) for name, validate in validators.items() if name in patch}
+    return replaced | _replaced_engine(stored, patch)
+
+
+def _replaced_engine(stored: AgentDocument, patch: dict[str, Any]) -> dict[str, Any]:
+    if "loop_engine" not in patch and patch.get("loop_engine_options") is None:
+        return {}
+    return _engine_fields(read_choice(patch, stored.engine))
+
+
+def _engine_fields(choice: EngineChoice | None) -> dict[str, Any]:
+    return _NO_ENGINE | (choice.to_fields() if choice is not None else {})
+
+
+_NO_ENGINE: dict[str, Any] = {"loop_engine": None, "loop_engine_options": None}
+_LEFT_OUT_IF_NONE = tuple(_NO_ENGINE)
 
 
 def _replacement_name(value: Any) -> str:
