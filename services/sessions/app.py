@@ -14,6 +14,7 @@ from kit.relay import Relay
 from kit.rpc.client import Channel
 from kit.rpc.server import Server
 from managed_agents.sessions.v1.agents_pb2_grpc import add_AgentsServiceServicer_to_server
+from managed_agents.sessions.v1.duties_pb2_grpc import add_DutiesServiceServicer_to_server
 from managed_agents.sessions.v1.environments_pb2_grpc import add_EnvironmentsServiceServicer_to_server
 from managed_agents.sessions.v1.files_pb2_grpc import add_FilesServiceServicer_to_server
 from managed_agents.sessions.v1.memory_pb2_grpc import add_MemoryServiceServicer_to_server
@@ -25,11 +26,13 @@ from managed_agents.sessions.v1.sessions_pb2_grpc import (
 )
 from managed_agents.sessions.v1.skills_pb2_grpc import add_SkillsServiceServicer_to_server
 from managed_agents.sessions.v1.states_pb2_grpc import add_SessionStatesServiceServicer_to_server
+from managed_agents.sessions.v1.steps_pb2_grpc import add_StepsServiceServicer_to_server
 from managed_agents.sessions.v1.threads_pb2_grpc import add_ThreadsServiceServicer_to_server
 from managed_agents.sessions.v1.turns_pb2_grpc import add_TurnsServiceServicer_to_server
 from services.sessions.blobs.choice import Blobs, choice_reader
 from services.sessions.config import Settings
 from services.sessions.handlers.agents import AgentsHandler
+from services.sessions.handlers.duties import DutiesHandlers
 from services.sessions.handlers.environments import EnvironmentsHandler
 from services.sessions.handlers.events import EventsHandlers
 from services.sessions.handlers.files import FilesHandler
@@ -40,6 +43,7 @@ from services.sessions.handlers.session_messages import session_message
 from services.sessions.handlers.session_states import SessionStatesHandler
 from services.sessions.handlers.sessions import SessionsHandlers
 from services.sessions.handlers.skills import SkillsHandler
+from services.sessions.handlers.steps import StepsHandlers
 from services.sessions.handlers.threads import ThreadsHandlers
 from services.sessions.handlers.turns import TurnsHandlers
 from services.sessions.operations.announcer import TURN_READY, Announcer
@@ -65,7 +69,7 @@ async def build(settings: Settings | None = None) -> Service:
     clock = SystemClock()
     database = Database(dsn, SCHEMA, max_connections=settings.database_connections)
     nats = await connect(settings.nats_server(), SCHEMA)
-    relay = Relay(database, nats, stream="SESSIONS", subjects=["sessions.log.>"])
+    relay = Relay(database, nats, stream="SESSIONS", subjects=["sessions.log.>", "sessions.work.>"])
     room = WaitingRoom()
     operations = Operations(
         database, clock, room, Announcer(nats, relay), session_message, lease_seconds=settings.lease_seconds
@@ -87,8 +91,12 @@ async def build(settings: Settings | None = None) -> Service:
     )
     server.add(add_SessionsServiceServicer_to_server, sessions)
     server.add(add_SessionStatesServiceServicer_to_server, SessionStatesHandler(database))
+    server.add(add_DutiesServiceServicer_to_server, DutiesHandlers(operations))
     server.add(add_ResourcesServiceServicer_to_server, ResourcesHandlers(operations, tokens))
-    server.add(add_EventsServiceServicer_to_server, EventsHandlers(operations, has_grader=has_grader))
+    events = EventsHandlers(operations, has_grader=has_grader)
+    server.add(add_EventsServiceServicer_to_server, events)
+    steps = StepsHandlers(operations, sessions, events, check_vaults=vault_checker(vault))
+    server.add(add_StepsServiceServicer_to_server, steps)
     server.add(add_ThreadsServiceServicer_to_server, ThreadsHandlers(operations))
     server.add(add_OutcomesServiceServicer_to_server, OutcomesHandler(database, clock))
     server.add(

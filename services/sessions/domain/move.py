@@ -15,7 +15,7 @@ import orjson
 from services.sessions.domain import answers, outcome, turn_events
 from services.sessions.domain.log import Draft, LoggedEvent, render
 from services.sessions.domain.session_state import SessionState, Status, TurnState, UnreadInput
-from services.sessions.domain.thread_state import any_running, is_shown_running, waiting_ids
+from services.sessions.domain.thread_state import any_running, is_shown_running, waiting_ids, waits_for_clients
 
 END_TURN = {"type": "end_turn"}
 RETRIES_EXHAUSTED = {"type": "retries_exhausted"}
@@ -82,7 +82,9 @@ class Move:
         """The result. The state is not to be touched any more."""
         self.write_running()
         self.state.updated_at = self.now
-        parked = self.state.status is Status.REQUIRES_ACTION and not self.state.root_id
+        parked = (
+            self.state.status is Status.REQUIRES_ACTION and not self.state.root_id and waits_for_clients(self.state)
+        )
         self.state.parked_at = (self.state.parked_at or self.now) if parked else None
         return Moved(
             before=self.before,

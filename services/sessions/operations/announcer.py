@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from kit.nats import Nats
 from kit.relay import Relay
-from managed_agents.sessions.v1 import events_pb2
+from managed_agents.sessions.v1 import duties_pb2, events_pb2
+from services.sessions.domain import duty
 from services.sessions.domain.log import LoggedEvent
 from services.sessions.domain.move import Moved, Signal
 from services.sessions.domain.session_state import Phase, phase_of
@@ -67,11 +68,33 @@ def event_message(event: LoggedEvent) -> events_pb2.Event:
 def outbox_messages(moved: Moved, headers: dict[str, str] | None) -> list[OutboxMessage]:
     """What durable consumers get of an append. The end of a session is told to those who hear nothing else too."""
     appended = _appended(moved, headers)
+    messages = [appended]
     has_ended = phase_of(moved.state) is Phase.ENDED and phase_of(moved.before) is not Phase.ENDED
-    if not has_ended or moved.state.root_id:
-        return [appended]
-    subject = f"sessions.log.{moved.state.id}.ended"
-    return [appended, replace(appended, message_id=f"{appended.message_id}.ended", subject=subject)]
+    if has_ended and not moved.state.root_id:
+        subject = f"sessions.log.{moved.state.id}.ended"
+        messages.append(replace(appended, message_id=f"{appended.message_id}.ended", subject=subject))
+    if (changed := duty.change(moved)) is not None:
+        messages.append(_duty_changed(moved, changed, appended))
+    return messages
+
+
+def _duty_changed(moved: Moved, changed: duty.DutyChange, appended: OutboxMessage) -> OutboxMessage:
+    """What the queue makes work items of."""
+    state = moved.state
+    payload = duties_pb2.DutyChanged(
+        workspace_id=state.workspace_id,
+        session_id=state.id,
+        environment_id=state.environment_id,
+        seq=state.last_seq,
+        has_work=changed.has_work,
+        ended=changed.ended,
+    )
+    return replace(
+        appended,
+        message_id=f"{appended.message_id}.duty",
+        subject=f"sessions.work.{state.environment_id}",
+        payload=b64encode(payload.SerializeToString()).decode(),
+    )
 
 
 def _appended(moved: Moved, headers: dict[str, str] | None) -> OutboxMessage:

@@ -34,7 +34,7 @@ _TOKEN_COLUMNS = (
 )
 # In the order in which both locks read them.
 _STATE_COLUMNS = (
-    *("workspace_id", "id", "thread_id", "agent_name", "environment_id", "environment_now"),
+    *("workspace_id", "id", "thread_id", "agent_name", "environment_id", "environment_now", "on_worker"),
     *("updated_at", "created_at", "revision", "budget"),
     *("archived_at", "deleted_at", "status", "last_seq", "input_seq", "turn_epoch", "turn_state", "turn_attempt"),
     *("turn_holder", "interrupt_seq", "unread", "pending", "stop_reason"),
@@ -55,8 +55,8 @@ class TurnStore:
         """Locks one session of the transaction's workspace, waiting for it."""
         row = await self._tx.maybe_one(
             """
-            SELECT workspace_id, id, thread_id, agent_name, environment_id, environment_now, updated_at, created_at,
-                   revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
+            SELECT workspace_id, id, thread_id, agent_name, environment_id, environment_now, on_worker, updated_at,
+                   created_at, revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
                    turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
                    cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
                    web_search_requests, web_fetch_requests, spend, active_seconds, running_since, parked_at, outcome,
@@ -72,8 +72,8 @@ class TurnStore:
         """Locks those of the sessions that nobody else holds, of any workspace."""
         rows = await self._tx.all(
             """
-            SELECT workspace_id, id, thread_id, agent_name, environment_id, environment_now, updated_at, created_at,
-                   revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
+            SELECT workspace_id, id, thread_id, agent_name, environment_id, environment_now, on_worker, updated_at,
+                   created_at, revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
                    turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
                    cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
                    web_search_requests, web_fetch_requests, spend, active_seconds, running_since, parked_at, outcome,
@@ -214,13 +214,17 @@ def _outcome_values(outcome: Outcome) -> list[Any]:
     return [outcome.id, outcome.seq, outcome.number, outcome.iteration, outcome.stage]
 
 
-def _call(event_id: str, block_id: str, kind: str, answered: bool, server_name: str = "") -> PendingCall:
-    return PendingCall(event_id, block_id, CallKind(kind), answered, server_name)
+def _call(
+    event_id: str, block_id: str, kind: str, answered: bool, server_name: str = "", by_worker: bool = False
+) -> PendingCall:
+    return PendingCall(event_id, block_id, CallKind(kind), answered, server_name, by_worker)
 
 
 def _call_values(call: PendingCall) -> list[Any]:
     values = [call.event_id, call.block_id, call.kind, call.answered]
     # Most calls are of no server, and a former build reads them as it wrote them.
+    if call.by_worker:
+        return [*values, call.server_name, True]
     return [*values, call.server_name] if call.server_name else values
 
 

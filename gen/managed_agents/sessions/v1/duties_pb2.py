@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'managed_agents/sessions/v1/duties.proto\x12\x1amanaged_agents.sessions.v1\"$\n\x0eGetDutyRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"D\n\x0fGetDutyResponse\x12\x10\n\x08has_work\x18\x01 \x01(\x08\x12\x10\n\x08last_seq\x18\x02 \x01(\x03\x12\r\n\x05\x65nded\x18\x03 \x01(\x08\"(\n\x12SettleCallsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"&\n\x13SettleCallsResponse\x12\x0f\n\x07settled\x18\x01 \x01(\x05\">\n\x17ReportFailedWorkRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x1a\n\x18ReportFailedWorkResponse\"%\n\x0fGetReachRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x86\x01\n\x10GetReachResponse\x12\x38\n\x06stores\x18\x01 \x03(\x0b\x32(.managed_agents.sessions.v1.ReachedStore\x12\x38\n\x06skills\x18\x02 \x03(\x0b\x32(.managed_agents.sessions.v1.ReachedSkill\",\n\x0cReachedStore\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08writable\x18\x02 \x01(\x08\"+\n\x0cReachedSkill\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"}\n\x0b\x44utyChanged\x12\x14\n\x0cworkspace_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x16\n\x0e\x65nvironment_id\x18\x03 \x01(\t\x12\x0b\n\x03seq\x18\x04 \x01(\x03\x12\x10\n\x08has_work\x18\x05 \x01(\x08\x12\r\n\x05\x65nded\x18\x06 \x01(\x08\x32\xc9\x03\n\rDutiesService\x12\x62\n\x07GetDuty\x12*.managed_agents.sessions.v1.GetDutyRequest\x1a+.managed_agents.sessions.v1.GetDutyResponse\x12n\n\x0bSettleCalls\x12..managed_agents.sessions.v1.SettleCallsRequest\x1a/.managed_agents.sessions.v1.SettleCallsResponse\x12}\n\x10ReportFailedWork\x12\x33.managed_agents.sessions.v1.ReportFailedWorkRequest\x1a\x34.managed_agents.sessions.v1.ReportFailedWorkResponse\x12\x65\n\x08GetReach\x12+.managed_agents.sessions.v1.GetReachRequest\x1a,.managed_agents.sessions.v1.GetReachResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'managed_agents/sessions/v1/duties.proto\x12\x1amanaged_agents.sessions.v1\"$\n\x0eGetDutyRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"K\n\x0fGetDutyResponse\x12\x10\n\x08has_work\x18\x01 \x01(\x08\x12\x17\n\x0fwaiting_call_id\x18\x02 \x01(\t\x12\r\n\x05\x65nded\x18\x03 \x01(\x08\"(\n\x12SettleCallsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"&\n\x13SettleCallsResponse\x12\x0f\n\x07settled\x18\x01 \x01(\x05\">\n\x17ReportFailedWorkRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x1a\n\x18ReportFailedWorkResponse\"%\n\x0fGetReachRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x86\x01\n\x10GetReachResponse\x12\x38\n\x06stores\x18\x01 \x03(\x0b\x32(.managed_agents.sessions.v1.ReachedStore\x12\x38\n\x06skills\x18\x02 \x03(\x0b\x32(.managed_agents.sessions.v1.ReachedSkill\",\n\x0cReachedStore\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08writable\x18\x02 \x01(\x08\"+\n\x0cReachedSkill\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"}\n\x0b\x44utyChanged\x12\x14\n\x0cworkspace_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x16\n\x0e\x65nvironment_id\x18\x03 \x01(\t\x12\x0b\n\x03seq\x18\x04 \x01(\x03\x12\x10\n\x08has_work\x18\x05 \x01(\x08\x12\r\n\x05\x65nded\x18\x06 \x01(\x08\x32\xc9\x03\n\rDutiesService\x12\x62\n\x07GetDuty\x12*.managed_agents.sessions.v1.GetDutyRequest\x1a+.managed_agents.sessions.v1.GetDutyResponse\x12n\n\x0bSettleCalls\x12..managed_agents.sessions.v1.SettleCallsRequest\x1a/.managed_agents.sessions.v1.SettleCallsResponse\x12}\n\x10ReportFailedWork\x12\x33.managed_agents.sessions.v1.ReportFailedWorkRequest\x1a\x34.managed_agents.sessions.v1.ReportFailedWorkResponse\x12\x65\n\x08GetReach\x12+.managed_agents.sessions.v1.GetReachRequest\x1a,.managed_agents.sessions.v1.GetReachResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,25 +34,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETDUTYREQUEST']._serialized_start=71
   _globals['_GETDUTYREQUEST']._serialized_end=107
   _globals['_GETDUTYRESPONSE']._serialized_start=109
-  _globals['_GETDUTYRESPONSE']._serialized_end=177
-  _globals['_SETTLECALLSREQUEST']._serialized_start=179
-  _globals['_SETTLECALLSREQUEST']._serialized_end=219
-  _globals['_SETTLECALLSRESPONSE']._serialized_start=221
-  _globals['_SETTLECALLSRESPONSE']._serialized_end=259
-  _globals['_REPORTFAILEDWORKREQUEST']._serialized_start=261
-  _globals['_REPORTFAILEDWORKREQUEST']._serialized_end=323
-  _globals['_REPORTFAILEDWORKRESPONSE']._serialized_start=325
-  _globals['_REPORTFAILEDWORKRESPONSE']._serialized_end=351
-  _globals['_GETREACHREQUEST']._serialized_start=353
-  _globals['_GETREACHREQUEST']._serialized_end=390
-  _globals['_GETREACHRESPONSE']._serialized_start=393
-  _globals['_GETREACHRESPONSE']._serialized_end=527
-  _globals['_REACHEDSTORE']._serialized_start=529
-  _globals['_REACHEDSTORE']._serialized_end=573
-  _globals['_REACHEDSKILL']._serialized_start=575
-  _globals['_REACHEDSKILL']._serialized_end=618
-  _globals['_DUTYCHANGED']._serialized_start=620
-  _globals['_DUTYCHANGED']._serialized_end=745
-  _globals['_DUTIESSERVICE']._serialized_start=748
-  _globals['_DUTIESSERVICE']._serialized_end=1205
+  _globals['_GETDUTYRESPONSE']._serialized_end=184
+  _globals['_SETTLECALLSREQUEST']._serialized_start=186
+  _globals['_SETTLECALLSREQUEST']._serialized_end=226
+  _globals['_SETTLECALLSRESPONSE']._serialized_start=228
+  _globals['_SETTLECALLSRESPONSE']._serialized_end=266
+  _globals['_REPORTFAILEDWORKREQUEST']._serialized_start=268
+  _globals['_REPORTFAILEDWORKREQUEST']._serialized_end=330
+  _globals['_REPORTFAILEDWORKRESPONSE']._serialized_start=332
+  _globals['_REPORTFAILEDWORKRESPONSE']._serialized_end=358
+  _globals['_GETREACHREQUEST']._serialized_start=360
+  _globals['_GETREACHREQUEST']._serialized_end=397
+  _globals['_GETREACHRESPONSE']._serialized_start=400
+  _globals['_GETREACHRESPONSE']._serialized_end=534
+  _globals['_REACHEDSTORE']._serialized_start=536
+  _globals['_REACHEDSTORE']._serialized_end=580
+  _globals['_REACHEDSKILL']._serialized_start=582
+  _globals['_REACHEDSKILL']._serialized_end=625
+  _globals['_DUTYCHANGED']._serialized_start=627
+  _globals['_DUTYCHANGED']._serialized_end=752
+  _globals['_DUTIESSERVICE']._serialized_start=755
+  _globals['_DUTIESSERVICE']._serialized_end=1212
 # @@protoc_insertion_point(module_scope)

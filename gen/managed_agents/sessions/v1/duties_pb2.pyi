@@ -49,24 +49,26 @@ class GetDutyResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HAS_WORK_FIELD_NUMBER: _builtins.int
-    LAST_SEQ_FIELD_NUMBER: _builtins.int
+    WAITING_CALL_ID_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
     has_work: _builtins.bool
     """True where a worker is needed."""
-    last_seq: _builtins.int
-    """Seq of the newest event: work that brought the log no further was in vain."""
+    waiting_call_id: _builtins.str
+    """The first call that waits for a worker, or empty: a worker that leaves it as it found it
+    was there in vain.
+    """
     ended: _builtins.bool
     """True where the session takes no events any more."""
     def __init__(
         self,
         *,
         has_work: _builtins.bool = ...,
-        last_seq: _builtins.int = ...,
+        waiting_call_id: _builtins.str = ...,
         ended: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "has_work", b"has_work", "last_seq", b"last_seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "has_work", b"has_work", "waiting_call_id", b"waiting_call_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
