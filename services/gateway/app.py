@@ -42,6 +42,7 @@ from .routes.mcp import McpRoutes
 from .routes.runs import RunRoutes
 from .routes.runtime import RuntimeRoutes
 from .routes.settings import SettingsRoutes
+from .routes.steps import StepRoutes
 from .routes.threads import ThreadRoutes
 from .streams import Hub, StreamProtocol
 
@@ -67,6 +68,7 @@ def all_operations(settings: GatewaySettings, hub: Hub, ring: KeyRing | None = N
         *resources.OPERATIONS,
         *EventRoutes(hub).operations(),
         *RunRoutes(hub).operations(),
+        *StepRoutes(hub).operations(),
         *ThreadRoutes(hub).operations(),
         *files.OPERATIONS,
         *skills.OPERATIONS,

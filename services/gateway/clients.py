@@ -21,6 +21,7 @@ from managed_agents.sessions.v1.outcomes_pb2_grpc import OutcomesServiceStub
 from managed_agents.sessions.v1.resources_pb2_grpc import ResourcesServiceStub
 from managed_agents.sessions.v1.sessions_pb2_grpc import EventsServiceStub, SessionsServiceStub
 from managed_agents.sessions.v1.skills_pb2_grpc import SkillsServiceStub
+from managed_agents.sessions.v1.steps_pb2_grpc import StepsServiceStub
 from managed_agents.sessions.v1.threads_pb2_grpc import ThreadsServiceStub
 from managed_agents.vault.v1.keys_pb2_grpc import KeysServiceStub
 from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceStub
@@ -48,6 +49,7 @@ class Clients:
     skills: Any
     resources: Any
     threads: Any
+    steps: Any
     settings: Any
     keys: Any
     vaults: Any
@@ -86,6 +88,7 @@ def connect(addresses: Mapping[str, str], *, token: str | None, call_seconds: fl
         skills=sessions.stub(SkillsServiceStub),
         resources=sessions.stub(ResourcesServiceStub),
         threads=sessions.stub(ThreadsServiceStub),
+        steps=sessions.stub(StepsServiceStub),
         settings=vault.stub(SettingsServiceStub),
         keys=vault.stub(KeysServiceStub),
         vaults=vault.stub(VaultsServiceStub),

@@ -75,6 +75,7 @@ SHAPES_BY_REASON: dict[str, ErrorShape] = {
     "FILE_RANGE_NOT_SATISFIABLE": ErrorShape(416, "invalid_request_error", "invalid_request_error"),
     "UNSUPPORTED_MEDIA_TYPE": ErrorShape(415, "invalid_request_error", "invalid_request_error"),
     "MEMORY_PATH_CONFLICT": ErrorShape(409, "conflict", "memory_path_conflict_error"),
+    "STEP_TURN_FAILED": ErrorShape(502, "internal_error", "api_error"),
     "PRECONDITION_FAILED": ErrorShape(409, "conflict", "memory_precondition_failed_error"),
 }
 
@@ -258,6 +259,9 @@ def _headers(shape: ErrorShape, error: DomainError) -> tuple[tuple[str, str], ..
         case 401:
             return (("www-authenticate", "Bearer"),)
         case 409 if error.reason not in RETRYABLE_CONFLICTS:
+            return (("x-should-retry", "false"),)
+        case 502:
+            # The same request would be told of the same failure.
             return (("x-should-retry", "false"),)
         case 413:
             # The rest of the body is still on its way; nobody is going to read it.

@@ -45,6 +45,8 @@ class Operation:
     stream: bool = False
     # A route that also streams when asked to, beside its JSON answer.
     may_stream: bool = False
+    # Whether it answers for a turn, whose failure is then the request's.
+    answers_for_turn: bool = False
     # False for routes that answer before any credential is checked.
     needs_credential: bool = True
     # The least role that may; None: `read_only` for GET, `member` for everything else.
