@@ -25,7 +25,7 @@ BUILTIN_ENGINE = "builtin"
 ENGINE, OPTIONS = "loop_engine", "loop_engine_options"
 _AVAILABLE = (BUILTIN_ENGINE, HTTP_ENGINE)
 # Engines that the contract knows, with why this build can't run them.
-_UNAVAILABLE = {
+UNAVAILABLE_ENGINES = {
     "pi": "the adapter for a locally installed engine is not part of this build",
     "harness": "it has no executable adapter",
     "codex": "it has no executable adapter",
@@ -138,9 +138,9 @@ def public_fields(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _engine(requested: Any) -> str:
-    if isinstance(requested, str) and requested in _UNAVAILABLE:
+    if isinstance(requested, str) and requested in UNAVAILABLE_ENGINES:
         raise LoopEngineNotSupported(
-            f"loop_engine {requested} can't be used: {_UNAVAILABLE[requested]}. Available: {', '.join(_AVAILABLE)}.",
+            f"loop_engine {requested} can't be used: {UNAVAILABLE_ENGINES[requested]}. Available: {', '.join(_AVAILABLE)}.",
             field=ENGINE,
         )
     if not isinstance(requested, str) or requested not in _AVAILABLE:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from kit import http_engine
 from services.vault.domain.faults import Faults, joined
 
 DEFAULT_MAX_STEPS, LONGEST_MAX_STEPS = 25, 1000
@@ -45,6 +46,37 @@ BUILTIN_OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "default": "interactive",
             "description": "Who answers a gated call: a person. Answers by the platform belong to the engine pi.",
         },
+    }
+)
+
+# What `kit.http_engine` judges, told in the same words.
+HTTP_OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "url": {
+            "type": "string",
+            "description": "Where each step is posted; sessions that name none are posted there.",
+        },
+        "headers": {
+            "type": ["object", "null"],
+            "default": None,
+            "description": "Headers of each step. One that is a secret names a credential of the session's vaults as"
+            " ${NAME}, and is never shown again.",
+        },
+        "max_rounds": {
+            "type": ["integer", "null"],
+            "minimum": 1,
+            "maximum": http_engine.MOST_ROUNDS,
+            "default": http_engine.DEFAULT_ROUNDS,
+            "description": "Rounds of tool calls that one turn may make.",
+        },
+        "timeout_seconds": {
+            "type": ["integer", "null"],
+            "minimum": 1,
+            "maximum": http_engine.LONGEST_TIMEOUT_SECONDS,
+            "default": http_engine.DEFAULT_TIMEOUT_SECONDS,
+            "description": "How long the agent may take for one step.",
+        },
+        "requires_action_timeout_seconds": BUILTIN_OPTIONS["requires_action_timeout_seconds"],
     }
 )
 
@@ -136,7 +168,7 @@ ADAPTERS: Mapping[str, tuple[Adapter, ...]] = MappingProxyType(
         "loop_engine": (
             Adapter("builtin", "Default", options=BUILTIN_OPTIONS),
             Adapter("pi", "Pi", "the adapter for a locally installed engine is not part of this build"),
-            Adapter("http", "HTTP agent protocol", "the adapter for remote agents is not part of this build"),
+            Adapter("http", "HTTP agent protocol", options=HTTP_OPTIONS),
             Adapter("harness", "Harness", NO_EXECUTABLE),
             Adapter("codex", "Codex", NO_EXECUTABLE),
             Adapter("claude", "Claude", NO_EXECUTABLE),
