@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from cli import keys
+from cli import keys, worker
 
 app = typer.Typer(
     name="managed-agents",
@@ -26,6 +26,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 app.add_typer(keys.app, name="keys")
+app.add_typer(worker.app, name="worker")
 
 Port = Annotated[
     int,

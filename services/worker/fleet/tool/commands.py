@@ -1,0 +1,304 @@
+"""One command of an `exec` item: its own process, its own group, nothing left of it when it is over.
+
+The script goes to the shell through a pipe, so neither the command nor what it is told as variables is in a list of
+processes. Whatever a command started ends with it, at the latest when its time is up; the launcher ends everything when
+the worker goes, by whatever means. Output beyond what an answer may hold goes to a file in the workdir.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from services.worker.fleet.confine import Confined
+from services.worker.fleet.ground import Ground
+from services.worker.sandbox.isolation import PROXY_PORT
+from services.worker.sandbox.launching import LaunchedShell, LaunchRequest
+from services.worker.sandbox.proxy import EgressProxy
+from services.worker.tools import ShellUnavailable
+from services.worker.tools.shell import STATUS_FD
+
+# What an answer holds of each stream; the runner shows a model far less.
+STREAM_BYTES = 512 * 1024
+SPILL_BYTES = 64 * 1024 * 1024
+TIMED_OUT_CODE = 124
+SPILLS = ".managed-agents/outputs"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_READ_BYTES = 64 * 1024
+_READS_PER_WAKE = 4
+_PAUSE_SECONDS = 0.002
+# A command that is ended may tidy up for so long.
+_TERM_SECONDS = 2.0
+_DRAIN_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is to be run; `inside` is the folder below the workdir, `` or `/a/b`."""
+
+    text: str
+    inside: str
+    variables: Mapping[str, str]
+    timeout_seconds: float
+    # Names the files of output that is too long.
+    name: str
+
+
+class Commands:
+    """Runs commands on a ground."""
+
+    def __init__(self, ground: Ground, files: Confined, passed: Mapping[str, str]) -> None:
+        self._ground = ground
+        self._files = files
+        self._passed = dict(passed)
+
+    async def run(self, command: Command) -> dict[str, Any]:
+        """Run one to its end, or until this is cancelled: then everything of it is gone. Raises ShellUnavailable."""
+        ground = self._ground
+        group = ground.new_group()
+        proxy: EgressProxy | None = None
+        shell: LaunchedShell | None = None
+        try:
+            shell = await self._start(group.joins if group else [])
+            if shell.listener is not None:
+                proxy = EgressProxy(ground.policy)
+                await proxy.serve(shell.listener)
+            return await self._watched(shell, command)
+        finally:
+            if shell is not None:
+                await _end(shell)
+            if proxy is not None:
+                await proxy.close()
+            if group is not None:
+                ground.groups.remove(group)
+
+    async def _start(self, joins: list[str]) -> LaunchedShell:
+        ground = self._ground
+        isolation = ground.isolation
+        variables = {**ground.environment(), **self._passed}
+        tag = ""
+        if not isolation.own_view:
+            variables["SANDBOX_ID"] = os.urandom(16).hex()
+            tag = f"SANDBOX_ID={variables['SANDBOX_ID']}"
+        return await ground.launcher.spawn(
+            LaunchRequest(
+                argv=isolation.command(ground.folders, ground.limits, own_network=ground.proxied),
+                env=variables,
+                cwd="/" if isolation.own_view else str(ground.folders.path),
+                cgroups=joins,
+                network_port=PROXY_PORT if ground.proxied else 0,
+                landlock=isolation.landlock_rules(ground.folders),
+                tag=tag,
+            )
+        )
+
+    async def _watched(self, shell: LaunchedShell, command: Command) -> dict[str, Any]:
+        streams = [
+            _Stream(fd, self._spill(f"{command.name}-{name}.txt"))
+            for fd, name in ((shell.output_fd, "stdout"), (shell.status_fd, "stderr"))
+        ]
+        timed_out = False
+        limit = asyncio.timeout(command.timeout_seconds)
+        try:
+            async with limit:
+                await _send(shell.control_fd, self._script(command))
+                await shell.exited()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            timed_out = True
+            await _ask_to_end(shell)
+        except asyncio.CancelledError:
+            await _ask_to_end(shell)
+            raise
+        finally:
+            shell.kill()
+            for stream in streams:
+                await stream.drain()
+        code = TIMED_OUT_CODE if timed_out else await shell.wait()
+        return {
+            "stdout": streams[0].text(),
+            "stderr": streams[1].text(),
+            "exitCode": -1 if code is None else code,
+            "timedOut": timed_out,
+        }
+
+    def _script(self, command: Command) -> bytes:
+        ground = self._ground
+        where = ground.isolation.inside(ground.folders, "/workspace") + command.inside
+        lines = _limits(ground) if ground.confined else []
+        lines += [f"export {name}={_quoted(value)}" for name, value in command.variables.items()]
+        lines += [
+            # Standard error has a pipe of its own, and the command has neither that nor the script to read from.
+            f"exec 2>&{STATUS_FD} {STATUS_FD}>&-",
+            f"cd -- {_quoted(where)} || exit 126",
+            f"eval {_quoted(command.text)} </dev/null",
+            "exit $?",
+            "",
+        ]
+        return "\n".join(lines).encode("utf-8", "surrogateescape")
+
+    def _spill(self, name: str) -> Callable[[], tuple[BinaryIO, str] | None]:
+        def opened() -> tuple[BinaryIO, str] | None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                with self._files.folder(SPILLS, make=True) as folder:
+                    fd = os.open(name, flags, 0o600, dir_fd=folder)
+            except Exception:
+                # It is a help, not the result; the text says that there is no file.
+                return None
+            return open(fd, "wb", buffering=1 << 16), f"{SPILLS}/{name}"
+
+        return opened
+
+
+class _Stream:
+    """One stream of output, read with pauses so that a flood keeps nothing else waiting."""
+
+    def __init__(self, fd: int, spill: Callable[[], tuple[BinaryIO, str] | None]) -> None:
+        self._fd = fd
+        self._spill = spill
+        self._head = bytearray()
+        self._total = 0
+        self._kept = 0
+        self._file: BinaryIO | None = None
+        self._path = ""
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self._paused: asyncio.TimerHandle | None = None
+        self._loop.add_reader(fd, self._on_readable)
+
+    async def drain(self) -> None:
+        """Take what is still in the pipe; the processes are dead, so its end is near."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                await self._ended.wait()
+        self._stop()
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+
+    def text(self) -> str:
+        """What is told of it."""
+        shown = self._head.decode("utf-8", "replace")
+        left = self._total - len(self._head)
+        if left <= 0:
+            return shown
+        where = f"{self._path} has the first {self._kept} bytes of it" if self._path else "it could not be saved"
+        return f"{shown}\n[output was cut here: {left} more bytes; {where}]"
+
+    def _on_readable(self) -> None:
+        for _ in range(_READS_PER_WAKE):
+            try:
+                data = os.read(self._fd, _READ_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._stop()
+                return
+            self._take(data)
+        self._loop.remove_reader(self._fd)
+        self._paused = self._loop.call_later(_PAUSE_SECONDS, self._resume)
+
+    def _resume(self) -> None:
+        self._paused = None
+        if not self._ended.is_set():
+            self._loop.add_reader(self._fd, self._on_readable)
+
+    def _stop(self) -> None:
+        if self._paused is not None:
+            self._paused.cancel()
+            self._paused = None
+        if not self._ended.is_set():
+            self._loop.remove_reader(self._fd)
+            self._ended.set()
+
+    def _take(self, data: bytes) -> None:
+        self._total += len(data)
+        room = STREAM_BYTES - len(self._head)
+        if room >= len(data) and self._file is None:
+            self._head += data
+            return
+        if self._file is None and not self._path and self._total > STREAM_BYTES >= self._total - len(data):
+            self._begin_file()
+        self._head += data[: max(room, 0)]
+        self._write(data)
+
+    def _begin_file(self) -> None:
+        if (made := self._spill()) is not None:
+            self._file, self._path = made
+            self._write(bytes(self._head))
+
+    def _write(self, data: bytes) -> None:
+        if self._file is None:
+            return
+        try:
+            self._kept += self._file.write(data[: max(SPILL_BYTES - self._kept, 0)])
+        except OSError:
+            # The disk is full: what was told of the stream so far is what there is.
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+
+
+def valid_name(name: str) -> bool:
+    """Whether a shell takes this for the name of a variable."""
+    return _NAME.fullmatch(name) is not None
+
+
+async def _send(fd: int, script: bytes) -> None:
+    view = memoryview(script)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            await asyncio.sleep(_PAUSE_SECONDS)
+        except OSError:
+            # Nobody reads any more: its end tells the rest.
+            return
+
+
+async def _ask_to_end(shell: LaunchedShell) -> None:
+    """A moment to tidy up for whatever runs in the command's own group; where there is a namespace, none is needed."""
+    if shell.ended:
+        return
+    # It leads its own session, or is the sandbox itself, which takes everything inside with it.
+    with contextlib.suppress(OSError):
+        if os.getpgid(shell.pid) == shell.pid:
+            os.killpg(shell.pid, signal.SIGTERM)
+            async with asyncio.timeout(_TERM_SECONDS):
+                await shell.exited()
+
+
+async def _end(shell: LaunchedShell) -> None:
+    """Kill what is left and give the pipes back."""
+    shell.kill()
+    waiting = asyncio.ensure_future(shell.wait())
+    try:
+        await asyncio.wait((waiting,), timeout=_DRAIN_SECONDS)
+    finally:
+        waiting.cancel()
+        for fd in (shell.control_fd, shell.output_fd, shell.status_fd):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+def _limits(ground: Ground) -> list[str]:
+    limits = ground.limits
+    settings = [("c", 0), ("n", limits.open_files), ("v", limits.address_space_bytes // 1024)]
+    if ground.isolation.own_view:
+        settings.append(("u", limits.processes))
+    return [f"ulimit -{letter} {value} 2>/dev/null" for letter, value in settings]
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+__all__ = ["Command", "Commands", "ShellUnavailable", "valid_name"]
