@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from cli import keys, worker
+from cli.rehearse.command import rehearse
 
 app = typer.Typer(
     name="managed-agents",
@@ -27,6 +28,11 @@ app = typer.Typer(
 )
 app.add_typer(keys.app, name="keys")
 app.add_typer(worker.app, name="worker")
+app.command(
+    epilog="Examples: `managed-agents rehearse --new my-domain` · `managed-agents rehearse my-domain --check` · "
+    "`managed-agents rehearse my-domain --agent http://localhost:8787/step` · "
+    "`managed-agents rehearse my-domain --agent agent_01M8… --trials 5 --junit report.xml`"
+)(rehearse)
 
 Port = Annotated[
     int,
