@@ -18,6 +18,7 @@ from cli.catalog import Process
 from cli.config import PREFIX
 from cli.data_folder import DataFolder
 from cli.errors import CannotStart
+from kit.waiting import within
 
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -160,7 +161,7 @@ class Child:
         if self._running.returncode is None:
             self._running.terminate()
         try:
-            await asyncio.wait_for(self._running.wait(), grace_seconds)
+            await within(self._running.wait(), grace_seconds)
         except TimeoutError:
             self._say(f"{self.name} did not end within {grace_seconds:g} s and is killed.")
             self.kill()

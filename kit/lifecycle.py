@@ -50,6 +50,8 @@ _GRPC_EXPERIMENTS = "-event_engine_client,-event_engine_listener"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # One Ctrl-C may arrive twice: from the terminal, and as a SIGTERM from the supervisor that got it too.
 _SAME_SIGNAL_SECONDS = 0.5
+# `asyncio.wait_for` of Python 3.11, on which libraries stand, loses a cancellation that comes together with its result.
+_CANCEL_AGAIN_SECONDS = 1.0
 _COLLECTOR_THRESHOLDS = (20_000, 20, 20)
 
 
@@ -103,8 +105,7 @@ class Service:
 
         async def stop() -> None:
             if (task := self._tasks.pop(name, None)) is not None:
-                task.cancel()
-                await asyncio.wait({task})
+                await _end(task)
             elif inspect.iscoroutine(work):
                 work.close()
 
@@ -141,6 +142,12 @@ class Service:
         log.critical("a background task died", task=task.get_name(), exc_info=error)
         if self.failed is not None and not self.failed.done():
             self.failed.set_result(error)
+
+
+async def _end(task: asyncio.Task[Any]) -> None:
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=_CANCEL_AGAIN_SECONDS)
 
 
 def main(module: str, *, uses_nats: bool = True) -> NoReturn:

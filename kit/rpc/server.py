@@ -31,6 +31,7 @@ from kit.rpc.health import Health
 from kit.rpc.options import SERVER_OPTIONS, bind
 from kit.rpc.status import DETAILS_KEY, report
 from kit.telemetry import register_secret, tracing
+from kit.waiting import within
 from managed_agents.rpc.v1.exchange_pb2_grpc import add_ExchangeServiceServicer_to_server
 
 __all__ = ["CallContext", "Server", "current_context"]
@@ -188,7 +189,7 @@ def _heard_out(behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaita
                 async with asyncio.timeout(_HEARD_OUT_SECONDS):
                     left = aiter(requests)
                     while True:
-                        await asyncio.wait_for(anext(left), _PAUSE_SECONDS)
+                        await within(anext(left), _PAUSE_SECONDS)
             raise
 
     return call

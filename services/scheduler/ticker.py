@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from kit.errors import DomainError
 from kit.postgres import Database
 from kit.telemetry import log
+from kit.waiting import within
 from services.scheduler.domain.lease import LEASE_SECONDS, RENEW_SECONDS, Term
 from services.scheduler.store.leases import LeaseStore
 
@@ -44,7 +45,7 @@ class Ticker:
             except DomainError as error:
                 log.warning("ticker.step_failed", reason=error.reason, message=error.message)
             try:
-                await asyncio.wait_for(self._stopping.wait(), RENEW_SECONDS)
+                await within(self._stopping.wait(), RENEW_SECONDS)
             except TimeoutError:
                 continue
 

@@ -21,6 +21,7 @@ from kit.nats import Nats
 from kit.outbox import Relay
 from kit.postgres import Tx
 from kit.telemetry import log
+from kit.waiting import within
 
 STREAM = "VAULT"
 SUBJECTS = "vault.events.>"
@@ -90,7 +91,7 @@ async def _gather(answers: asyncio.Queue[Msg]) -> list[str]:
     while True:
         left = deadline - time.monotonic() if waiting else FIRST_ANSWER_SECONDS
         try:
-            message = await asyncio.wait_for(answers.get(), max(left, 0))
+            message = await within(answers.get(), max(left, 0))
         except TimeoutError:
             return [
                 *failed,

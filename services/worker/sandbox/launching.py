@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kit.waiting import within
 from services.worker.tools import ShellUnavailable
 
 _PROGRAM = Path(__file__).with_name("launcher.py")
@@ -129,7 +130,7 @@ class Launcher:
         shell = LaunchedShell(self, identity, (control_fd, output_fd, status_fd), exit_fd)
         try:
             with reply:
-                shell.pid, shell.listener = await asyncio.wait_for(_await_ready(reply), _START_SECONDS)
+                shell.pid, shell.listener = await within(_await_ready(reply), _START_SECONDS)
         except BaseException as error:
             shell.kill()
             for fd in (control_fd, output_fd, status_fd):

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kit.addresses import NO_PRIVATE_HOSTS, PrivateHosts, is_private
+from kit.waiting import within
 from services.worker.sandbox.egress import NetworkPolicy, is_public, normal_host, split_port
 from services.worker.sandbox.http1 import Refused
 from services.worker.sandbox.inspecting import Inspector
@@ -121,7 +122,7 @@ class EgressProxy:
         try:
             if len(self._open) > _MAX_CONNECTIONS:
                 raise Refused("503 Service Unavailable", "Too many connections at once.")
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _HEAD_SECONDS)
+            head = await within(reader.readuntil(b"\r\n\r\n"), _HEAD_SECONDS)
             request = _parse(head)
             inspected = await self._is_inspected(request)
             upstream_reader, upstream = await self._dial(request)
@@ -159,7 +160,7 @@ class EgressProxy:
             log.info("egress refused by policy: %s:%d", request.host, request.port)
             raise Refused("403 Forbidden", f"The environment's network policy does not allow {request.host}.")
         try:
-            addresses = await asyncio.wait_for(self._resolve(request.host, request.port), _CONNECT_SECONDS)
+            addresses = await within(self._resolve(request.host, request.port), _CONNECT_SECONDS)
         except (OSError, TimeoutError, UnicodeError):
             raise Refused("502 Bad Gateway", f"{request.host} cannot be resolved.") from None
         public = [address for address in addresses if self._may_reach(request, address)]
@@ -168,7 +169,7 @@ class EgressProxy:
             raise Refused("403 Forbidden", f"{request.host} has no public address.")
         for address in public[:4]:
             try:
-                return await asyncio.wait_for(self._connect(address, request.port), _CONNECT_SECONDS)
+                return await within(self._connect(address, request.port), _CONNECT_SECONDS)
             except (OSError, TimeoutError):
                 continue
         raise Refused("502 Bad Gateway", f"{request.host} cannot be reached.")
@@ -289,7 +290,7 @@ async def _send_body(size: int, reader: asyncio.StreamReader, upstream: asyncio.
 async def _send_chunks(reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
     """Send on chunks until the last; what may stand beside them (extensions, trailers) stays behind."""
     while True:
-        line = _CHUNK.fullmatch(await asyncio.wait_for(reader.readline(), _IDLE_SECONDS))
+        line = _CHUNK.fullmatch(await within(reader.readline(), _IDLE_SECONDS))
         if line is None:
             raise ValueError("malformed chunk")
         size = int(line[1], 16)
@@ -297,7 +298,7 @@ async def _send_chunks(reader: asyncio.StreamReader, upstream: asyncio.StreamWri
             break
         upstream.write(b"%x\r\n" % size)
         await _send_exactly(size, reader, upstream)
-        if await asyncio.wait_for(reader.readexactly(2), _IDLE_SECONDS) != b"\r\n":
+        if await within(reader.readexactly(2), _IDLE_SECONDS) != b"\r\n":
             raise ValueError("malformed end of a chunk")
         upstream.write(b"\r\n")
     upstream.write(b"0\r\n\r\n")
@@ -306,7 +307,7 @@ async def _send_chunks(reader: asyncio.StreamReader, upstream: asyncio.StreamWri
 
 async def _send_exactly(size: int, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
     while size > 0:
-        data = await asyncio.wait_for(reader.read(min(size, _CHUNK_BYTES)), _IDLE_SECONDS)
+        data = await within(reader.read(min(size, _CHUNK_BYTES)), _IDLE_SECONDS)
         if not data:
             raise asyncio.IncompleteReadError(b"", size)
         size -= len(data)
@@ -316,7 +317,7 @@ async def _send_exactly(size: int, reader: asyncio.StreamReader, upstream: async
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError, TimeoutError):
-        while data := await asyncio.wait_for(source.read(_CHUNK_BYTES), _IDLE_SECONDS):
+        while data := await within(source.read(_CHUNK_BYTES), _IDLE_SECONDS):
             sink.write(data)
             await sink.drain()
         if sink.can_write_eof():

@@ -9,6 +9,8 @@ import contextlib
 import ssl
 from typing import Protocol
 
+from kit.waiting import within
+
 CHUNK_BYTES = 64 * 1024
 IDLE_SECONDS = 600.0
 HANDSHAKE_SECONDS = 30.0
@@ -43,7 +45,7 @@ class PlainWire:
         if self._unread:
             data, self._unread = self._unread, b""
             return data
-        return await asyncio.wait_for(self._reader.read(CHUNK_BYTES), IDLE_SECONDS)
+        return await within(self._reader.read(CHUNK_BYTES), IDLE_SECONDS)
 
     def unread(self, data: bytes) -> None:
         """Put bytes back to be read next."""

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from kit.waiting import within
 from services.worker.tools.files import FileView
 from services.worker.tools.lines import MatchingLines
 from services.worker.tools.outcome import ToolFailed
@@ -205,7 +206,7 @@ async def run_killable(files: FileView, arguments: dict[str, Any]) -> str:
         stdout=asyncio.subprocess.PIPE,
     )
     try:
-        out, _ = await asyncio.wait_for(process.communicate(job.encode()), KILL_SECONDS)
+        out, _ = await within(process.communicate(job.encode()), KILL_SECONDS)
     except TimeoutError:
         raise ToolFailed("grep: pattern: takes too long; make it simpler") from None
     finally:

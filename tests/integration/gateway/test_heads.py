@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from kit.waiting import within
 from services.gateway.operation.protocol import MAX_HEAD_BYTES
 from tests.integration.gateway.conftest import Gateway
 
@@ -52,9 +53,9 @@ Answer = tuple[bytes, bytes]
 
 async def read_answer(reader: asyncio.StreamReader) -> Answer:
     """Head, in lower case, and body of the next answer."""
-    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)).lower()
+    head = (await within(reader.readuntil(b"\r\n\r\n"), 10)).lower()
     lengths = [int(line[16:]) for line in head.split(b"\r\n") if line.startswith(b"content-length")]
-    return head, await asyncio.wait_for(reader.readexactly(lengths[0] if lengths else 0), 10)
+    return head, await within(reader.readexactly(lengths[0] if lengths else 0), 10)
 
 
 async def asked(gateway: Gateway, request: bytes) -> Answer:

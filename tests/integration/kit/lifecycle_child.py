@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from contextlib import suppress
 
 from pydantic import SecretStr
 
@@ -39,6 +40,14 @@ async def works() -> None:
         print("task ended", flush=True)
 
 
+async def swallows() -> None:
+    """What a library does that takes a cancellation for an answer."""
+    with suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+    print("swallowed", flush=True)
+    await asyncio.Event().wait()
+
+
 def fail() -> None:
     raise ValueError("the cause")
 
@@ -52,6 +61,8 @@ async def build() -> Service:
     service.add("two", say("start two"), say("stop two"))
     if MODE == "dies":
         service.add_task("dying", dies)
+    if MODE == "swallows":
+        service.add_task("deaf", swallows)
     if MODE == "ends":
         service.add_task("ending", lambda: asyncio.sleep(0))
     if MODE == "fails":

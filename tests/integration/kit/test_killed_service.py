@@ -8,6 +8,7 @@ import pytest
 
 from kit.errors import DomainError, Unavailable
 from kit.rpc.client import Channel
+from kit.waiting import within
 from managed_agents.sessions.v1 import turns_pb2 as pb
 from managed_agents.sessions.v1.turns_pb2_grpc import TurnsServiceStub
 
@@ -53,7 +54,7 @@ async def test_a_service_killed_in_mid_call_is_unavailable(tmp_path: Path, excha
             )
             # Another phase of the calls' traffic at each death.
             asyncio.get_running_loop().call_later(0.03 + number * 0.003, child.kill)
-            told += await asyncio.wait_for(failing, 20)
+            told += await within(failing, 20)
         finally:
             await channel.close()
             await child.wait()

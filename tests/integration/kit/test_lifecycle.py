@@ -56,6 +56,14 @@ def test_a_signal_stops_the_parts_in_reverse_order(number):
     assert child.lines == STARTED + STOPPED
 
 
+def test_a_task_that_swallows_its_cancellation_is_stopped_all_the_same():
+    child = Child("swallows").until("ready")
+    child.process.send_signal(signal.SIGTERM)
+    assert child.end() == 0
+    assert child.lines == [*STARTED, "stop three", "swallowed", "stop two", "task ended", "stop one"]
+    assert "a part did not stop in time" not in child.errors
+
+
 def test_the_end_of_the_supervisor_stops_in_order():
     reading, writing = os.pipe()
     child = Child("plain", str(reading), pass_fds=[reading])

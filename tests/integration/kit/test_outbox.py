@@ -18,6 +18,7 @@ from kit.nats import connect
 from kit.outbox import OUTBOX_DDL, PROCESSED_MESSAGES_DDL, Relay
 from kit.postgres import Database
 from kit.testing import await_until
+from kit.waiting import within
 from tests.support.rows import cut_connections
 
 CHILD = Path(__file__).with_name("outbox_child.py")
@@ -122,7 +123,7 @@ async def test_a_message_too_large_to_send_is_refused_when_written(database):
 async def test_killed_between_publish_and_commit_each_message_is_in_the_stream_once(database, nats_url, nats, stream):
     await write(database, stream, 0, 250)
     child = await start_child(database, nats_url, stream, "outbox.published=kill")
-    assert await asyncio.wait_for(child.wait(), 20) == -signal.SIGKILL
+    assert await within(child.wait(), 20) == -signal.SIGKILL
     # The first batch went out, but its rows are back.
     assert await published(nats, stream) == numbers(200)
     assert await waiting(database) == 250

@@ -16,6 +16,7 @@ from kit.rpc.context import CallContext, current_context, use_context
 from kit.rpc.server import Server
 from kit.rpc.status import INTERNAL_TEXT
 from kit.testing import await_until
+from kit.waiting import within
 from managed_agents.sessions.v1 import turns_pb2 as pb
 from managed_agents.sessions.v1.turns_pb2_grpc import (
     TurnsServiceServicer,
@@ -263,7 +264,7 @@ async def test_a_stop_lets_a_call_finish_and_tells_long_streams(turns):
     turns.behaviour = until_stopping
     call = asyncio.create_task(unary(turns))
     await started.wait()
-    await asyncio.wait_for(turns.server.stop(), 4)
+    await within(turns.server.stop(), 4)
     assert (await call).last_seq == 42
     with pytest.raises(errors.Unavailable):
         await unary(turns)
@@ -280,7 +281,7 @@ async def test_an_abandoned_stream_ends_at_the_server(turns):
     async for _ in answers:
         break
     answers.cancel()
-    await asyncio.wait_for(turns.ended.wait(), 5)
+    await within(turns.ended.wait(), 5)
 
 
 async def test_a_stream_that_is_cancelled_on_purpose_just_ends(turns):
@@ -333,7 +334,7 @@ async def test_health_follows_the_server_and_lets_it_stop(turns):
             await health.Check(health_pb2.HealthCheckRequest(service="other"))
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
         await await_until(lambda: seen)
-        await asyncio.wait_for(turns.server.stop(), 4)
+        await within(turns.server.stop(), 4)
         await watching
     assert seen == [health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING]
 

@@ -12,6 +12,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from kit.outbox import OUTBOX_DDL, PROCESSED_MESSAGES_DDL
+from kit.waiting import within
 
 CHILD = Path(__file__).with_name("tracing_child.py")
 
@@ -55,7 +56,7 @@ async def test_one_request_is_one_trace(collector, make_database, nats_url, tmp_
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    output, logged = await asyncio.wait_for(child.communicate(), 60)
+    output, logged = await within(child.communicate(), 60)
     assert child.returncode == 0, logged.decode()
     assert output == b"Internal\n"
     (request,) = [span for span in collector.spans if span.name == "request"]

@@ -1,12 +1,12 @@
 """A context that nears its window, or is refused as too long, goes on from a summary; its log stays whole."""
 
-import asyncio
 import signal
 
 import orjson
 import pytest
 
 from kit.testing import await_until
+from kit.waiting import within
 from services.worker.runner.loop.context import Conversation
 from services.worker.runner.models.base import ModelError, ModelErrorKind, Stop, StopReason, TextDelta
 from services.worker.runner.models.summary import INTRODUCTION, REQUEST
@@ -291,7 +291,7 @@ async def test_a_runner_that_dies_around_a_summary_loses_nothing(platform: World
         await platform.say(session, f"LEN:3 {'word ' * 600}")
         await platform.until(session)
         await platform.say(session, "LEN:5 and then")
-        assert await asyncio.wait_for(process.wait(), 15) == -signal.SIGKILL
+        assert await within(process.wait(), 15) == -signal.SIGKILL
     await platform.say(session, "LEN:7 at last")
     stored = point == "stored"
     model = ScriptedModel([say("both")] if stored else [say("summary"), say("both")])

@@ -54,5 +54,25 @@ async def test_each_runner_closes_and_one_removes(tmp_path: Path) -> None:
         server.stop()
 
 
+async def test_it_ends_when_asked_to_whatever_arrives_just_then(tmp_path: Path) -> None:
+    """The NATS client may turn a cancellation into the message that came with it, or into an error of its own."""
+    server = EmbeddedNats(tmp_path / "nats")
+    bus = await connect(server.start(), "test")
+    try:
+        await bus.jetstream().add_stream(StreamConfig(name=STREAM, subjects=["sessions.log.>"]))
+        for passes in range(60):
+            host = Host(tmp_path / "sandboxes")
+            running = asyncio.create_task(host.deletions.run(bus))
+            await bus.jetstream().publish(f"sessions.log.sess_{passes}.deleted", b"")
+            for _ in range(passes):
+                await asyncio.sleep(0)
+            running.cancel()
+            _, deaf = await asyncio.wait({running}, timeout=3)
+            assert not deaf, f"still running after {passes} passes of the loop"
+    finally:
+        await bus.close()
+        server.stop()
+
+
 async def _consumers(bus) -> bool:
     return len(await bus.jetstream().consumers_info(STREAM)) > 0

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from kit.nats import Nats
+from kit.waiting import within
 from services.worker.runner.mcp import rotation
 from services.worker.runner.mcp.session import SessionServers
 from tests.integration.runner.played import PlayedInjections
@@ -25,7 +26,7 @@ async def answers_to(nats: Nats, reconnecting: dict[str, SessionServers], count:
     hearing = await nats.subscribe(subject, asked.put)
     await nats.client.publish(subject, b"{}", reply=inbox)
     await rotation.answer(await asked.get(), "runner_1", reconnecting)
-    told = [orjson.loads((await asyncio.wait_for(found.get(), 10)).data) for _ in range(count)]
+    told = [orjson.loads((await within(found.get(), 10)).data) for _ in range(count)]
     for each in (subscription, hearing):
         await each.unsubscribe()
     return told
@@ -59,5 +60,5 @@ async def test_nothing_is_told_where_nobody_asked(nats: Nats) -> None:
     subject = f"vault.rotated.{nats.client.new_inbox()}"
     hearing = await nats.subscribe(subject, asked.put)
     await nats.publish(subject, b"{}")
-    await rotation.answer(await asyncio.wait_for(asked.get(), 5), "runner_1", {})
+    await rotation.answer(await within(asked.get(), 5), "runner_1", {})
     await hearing.unsubscribe()

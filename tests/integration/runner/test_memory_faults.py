@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kit.testing import await_until
+from kit.waiting import within
 from tests.integration.runner.harness import World, of, text_of
 from tests.integration.runner.played import TOOLSET
 from tests.integration.runner.remembering import Remembering, sandboxes
@@ -55,7 +56,7 @@ async def test_a_runner_that_is_killed_around_the_write_back_loses_no_edit(
     command = f"cd {NOTES}; echo edited > a.md; rm b.md; mkdir d; echo new > d/c.md"
     async with platform.runner_process(f"{point}=kill") as process:
         await platform.say(session, f'TOOL:bash:{{"command": "{command}"}}')
-        await asyncio.wait_for(process.wait(), 30)
+        await within(process.wait(), 30)
     stored = await memory.texts()
     assert stored == (
         {"/a.md": "old", "/b.md": "goes"} if point.endswith("changed") else {"/a.md": "edited\n", "/d/c.md": "new\n"}
@@ -75,7 +76,7 @@ async def test_an_edit_of_a_killed_runner_meets_a_newer_text_and_is_kept(platfor
     session = await memory.attached()
     async with platform.runner_process("runner.memory.changed=kill") as process:
         await platform.say(session, f'TOOL:bash:{{"command": "echo mine > {NOTES}/a.md"}}')
-        await asyncio.wait_for(process.wait(), 30)
+        await within(process.wait(), 30)
     await memory.put("/a.md", "theirs")
     root = "data/sandboxes"
     async with platform.runner_process():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
+from kit.waiting import within
 from services.worker.runner.models.base import ModelError, ModelErrorKind
 from tests.integration.runner.harness import World, of, text_of, types
 from tests.integration.runner.outcomes import (
@@ -139,7 +139,7 @@ async def test_a_crash_anywhere_leaves_one_sound_outcome(platform: World, point:
     rubric = "- It mentions outcome\n" * 20 + "- It mentions zebras"
     async with platform.runner_process(f"{point}=kill@{count}", LEASE_SECONDS="1") as doomed:
         await platform.clients.send(session_id, outcome(rubric))
-        await asyncio.wait_for(doomed.wait(), 20)
+        await within(doomed.wait(), 20)
     async with platform.runner():
         log = await platform.until(session_id, seconds=20)
     rounds = len(of(log, END))

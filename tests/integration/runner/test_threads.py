@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from kit.testing import await_until
+from kit.waiting import within
 from managed_agents.sessions.v1 import agents_pb2, sessions_pb2, threads_pb2
 from services.sessions.app import MIGRATIONS
 from services.worker.runner.models.base import ModelAccess, ModelRequest
@@ -198,7 +199,7 @@ async def test_a_runner_that_dies_doubles_no_thread_and_loses_no_answer(
         session_id = await team(stage)
         async with stage.runner_process(point) as dying:
             await stage.say(session_id, starts("count to three", "count to four"))
-            await asyncio.wait_for(dying.wait(), 20)
+            await within(dying.wait(), 20)
         async with stage.runner_process():
             log = await stage.until(session_id, seconds=30)
 

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from kit.waiting import within
 from managed_agents.sessions.v1 import agents_pb2, sessions_pb2
 from services.worker.runner.app import Runner, compose
 from services.worker.runner.config import RunnerSettings
@@ -172,7 +173,7 @@ async def test_an_interrupt_ends_a_fetch(platform: World, web: WebServer) -> Non
     async with fetcher(Names()) as reader, runner(platform, reader):
         url = f"http://web.example:{web.port}/slow"
         await platform.say(session, f"TOOL:web_fetch:{orjson.dumps({'url': url}).decode()}")
-        await asyncio.wait_for(reached.wait(), 10)
+        await within(reached.wait(), 10)
         await platform.clients.send(session, {"type": "user.interrupt"})
         log = await platform.until(session, seconds=10)
     assert types(log)[-1] == "session.status_idle" and of(log, "agent.tool_result")[0]["is_error"]

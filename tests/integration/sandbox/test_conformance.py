@@ -8,6 +8,7 @@ import time
 import pytest
 
 from kit.testing import await_until
+from kit.waiting import within
 from services.worker.sandbox import SandboxManager, SandboxProviderNotRegistered
 
 from .conftest import Session, processes_with
@@ -94,7 +95,7 @@ async def test_a_command_that_takes_the_shell_with_it_is_told(session, command, 
 
 
 async def test_exec_into_another_program_ends_it(session):
-    outcome = await asyncio.wait_for(session.bash("exec sleep 4711"), 10)
+    outcome = await within(session.bash("exec sleep 4711"), 10)
     assert "ended the shell" in outcome.text
     assert not processes_with("sleep\x004711")
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kit.waiting import within
 from services.worker.runner.secrets import SessionSecrets
 from services.worker.sandbox import inspecting
 from services.worker.sandbox.egress import HostRule, NetworkPolicy
@@ -53,7 +54,7 @@ class Way:
             if tls:
                 await writer.start_tls(self.context, server_hostname=host.partition(":")[0])
             writer.write(data)
-            return await asyncio.wait_for(reader.read(-1), 10)
+            return await within(reader.read(-1), 10)
         finally:
             writer.close()
             with contextlib.suppress(OSError):

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from kit.testing import await_until
+from kit.waiting import within
 
 from .conftest import LIMITS, Session, processes_with
 
@@ -47,7 +48,7 @@ async def test_a_kill_of_the_runner_or_launcher_ends_everything(make_manager, tm
         sys.executable, "-c", RUNNER, str(tmp_path), kind, OWN_SECONDS, stdout=subprocess.PIPE
     )
     try:
-        assert await asyncio.wait_for(runner.stdout.readline(), 30) == b"up\n"
+        assert await within(runner.stdout.readline(), 30) == b"up\n"
         await await_until(lambda: len(processes_with(f"sleep\x00{OWN_SECONDS}")) == 2, 20)
         if victim == "runner":
             runner.kill()

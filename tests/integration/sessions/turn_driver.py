@@ -13,6 +13,7 @@ from kit.ids import new_id
 from kit.nats import Nats
 from kit.rpc.client import Channel, channel
 from kit.rpc.context import CallContext
+from kit.waiting import within
 from managed_agents.sessions.v1 import (
     agents_pb2,
     agents_pb2_grpc,
@@ -136,7 +137,7 @@ class Runner:
         """The next turn."""
         waiting = self._waiting or asyncio.ensure_future(self._call.call.read())
         self._waiting = None
-        response = await asyncio.wait_for(waiting, timeout)
+        response = await within(waiting, timeout)
         return response.grant
 
     async def nothing_granted(self, seconds: float = 0.3) -> bool:

@@ -16,6 +16,7 @@ from psycopg import sql
 
 from kit.errors import AlreadyExists, DomainError, FailedPrecondition, InvalidArgument, NotFound
 from kit.ids import is_id
+from kit.waiting import within
 from managed_agents.sessions.v1.common_pb2 import Idempotency
 from managed_agents.vault.v1 import vaults_pb2 as pb
 from services.vault.app import MIGRATIONS, SCHEMA
@@ -351,7 +352,7 @@ async def test_events_and_hints_leave(dsn: str, tmp_path: Path, nats_url: str, n
             context=context,
         )
         await service.vaults.ArchiveVault(pb.ArchiveVaultRequest(vault_id=holder.id), context=context)
-        found = [await asyncio.wait_for(heard.get(), 10) for _ in range(6)]
+        found = [await within(heard.get(), 10) for _ in range(6)]
     hints = [body for subject, body in found if subject.startswith("vault.rotated.")]
     events = [body["data"] for subject, body in found if subject.startswith("vault.events.")]
     assert hints == [

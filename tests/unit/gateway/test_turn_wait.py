@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from kit.testing import await_until
+from kit.waiting import within
 from managed_agents.sessions.v1.events_pb2 import Event
 from managed_agents.sessions.v1.sessions_pb2 import ReadEventsRequest, ReadEventsResponse
 from services.gateway.streams.frames import frame_of
@@ -64,7 +65,7 @@ class Ground:
         await await_until(lambda: bool(self.begun_at) or waiting.done())
         for batch in live:
             wait.push([frame_of(each) for each in batch])
-        found = await asyncio.wait_for(waiting, 5)
+        found = await within(waiting, 5)
         assert not self.waits
         return found
 

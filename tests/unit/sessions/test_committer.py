@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from kit.waiting import within
 from services.sessions.operations.committer import WORKERS, Committer, Job
 
 
@@ -42,5 +43,5 @@ async def test_a_job_that_comes_as_the_last_workers_leave_is_done() -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     committer.together.set()
-    await asyncio.wait_for(asyncio.gather(*callers), 5)
+    await within(asyncio.gather(*callers), 5)
     await committer.stop()

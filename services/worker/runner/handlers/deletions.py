@@ -44,6 +44,7 @@ class Deletions:
                 await self._follow(bus)
             except (JetStreamError, nats.errors.Error, OSError) as failure:
                 log.debug("deletions are not followed yet", error=repr(failure))
+            _heed_cancellation()
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _follow(self, bus: Nats) -> None:
@@ -63,6 +64,7 @@ class Deletions:
             except TimeoutError:
                 continue
             await self._handle(message)
+            _heed_cancellation()
 
     async def _hear(self, message: Msg) -> None:
         await self._close(_session_of(message))
@@ -77,6 +79,13 @@ class Deletions:
             return
         log.info("sandbox of a deleted session removed", session_id=session_id)
         await message.ack()
+
+
+def _heed_cancellation() -> None:
+    """End here where the NATS client turned a cancellation into a message or into an error of its own."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _session_of(message: Msg) -> str:
