@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from services.worker.fleet.confine import Confined
 from services.worker.fleet.ground import Ground
+from services.worker.sandbox.cgroups import SessionGroup
 from services.worker.sandbox.isolation import PROXY_PORT
 from services.worker.sandbox.launching import LaunchedShell, LaunchRequest
 from services.worker.sandbox.proxy import EgressProxy
@@ -48,35 +49,95 @@ class Command:
     name: str
 
 
+@dataclass(slots=True)
+class _Prepared:
+    """A shell that waits for its script, with what was made for it."""
+
+    shell: LaunchedShell
+    group: SessionGroup | None
+    proxy: EgressProxy | None
+
+
 class Commands:
-    """Runs commands on a ground."""
+    """Runs commands on a ground. One shell is always started in advance, so that a command need not wait for it."""
 
     def __init__(self, ground: Ground, files: Confined, passed: Mapping[str, str]) -> None:
         self._ground = ground
         self._files = files
         self._passed = dict(passed)
+        self._spare: asyncio.Task[_Prepared] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def run(self, command: Command) -> dict[str, Any]:
         """Run one to its end, or until this is cancelled: then everything of it is gone. Raises ShellUnavailable."""
+        prepared = await self._take()
+        try:
+            return await self._watched(prepared.shell, command)
+        finally:
+            # Its processes are dead by now; what was theirs is given back while others go on.
+            task = asyncio.create_task(self._release(prepared), name=f"end of {command.name}")
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            if not self._closed:
+                self.prepare()
+
+    def prepare(self) -> None:
+        """Start the next shell."""
+        if self._spare is None:
+            self._spare = asyncio.create_task(self._start(), name="next shell")
+
+    async def aclose(self) -> None:
+        """End what is left."""
+        self._closed = True
+        if self._spare is not None:
+            spare, self._spare = self._spare, None
+            with contextlib.suppress(ShellUnavailable, OSError):
+                await self._release(await spare)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    async def _take(self) -> _Prepared:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            try:
+                prepared = await spare
+            except (ShellUnavailable, OSError):
+                # Whatever was wrong then may be right now, and is told if it isn't.
+                return await self._start()
+            except asyncio.CancelledError:
+                spare.cancel()
+                raise
+            if not prepared.shell.ended:
+                return prepared
+            await self._release(prepared)
+        return await self._start()
+
+    async def _start(self) -> _Prepared:
         ground = self._ground
         group = ground.new_group()
-        proxy: EgressProxy | None = None
         shell: LaunchedShell | None = None
         try:
-            shell = await self._start(group.joins if group else [])
-            if shell.listener is not None:
-                proxy = EgressProxy(ground.policy)
-                await proxy.serve(shell.listener)
-            return await self._watched(shell, command)
-        finally:
+            shell = await self._spawn(group.joins if group else [])
+            if shell.listener is None:
+                return _Prepared(shell, group, None)
+            proxy = EgressProxy(ground.policy)
+            await proxy.serve(shell.listener)
+            return _Prepared(shell, group, proxy)
+        except BaseException:
             if shell is not None:
                 await _end(shell)
-            if proxy is not None:
-                await proxy.close()
             if group is not None:
                 ground.groups.remove(group)
+            raise
 
-    async def _start(self, joins: list[str]) -> LaunchedShell:
+    async def _release(self, prepared: _Prepared) -> None:
+        await _end(prepared.shell)
+        if prepared.proxy is not None:
+            await prepared.proxy.close()
+        if prepared.group is not None:
+            self._ground.groups.remove(prepared.group)
+
+    async def _spawn(self, joins: list[str]) -> LaunchedShell:
         ground = self._ground
         isolation = ground.isolation
         variables = {**ground.environment(), **self._passed}

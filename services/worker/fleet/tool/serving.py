@@ -26,11 +26,19 @@ class ToolWorker:
     """One worker."""
 
     def __init__(
-        self, options: Options, ground: Ground, files: Confined, queue: WorkQueue, kinds: Kinds, reporter: Reporter
+        self,
+        options: Options,
+        ground: Ground,
+        files: Confined,
+        commands: Commands,
+        queue: WorkQueue,
+        kinds: Kinds,
+        reporter: Reporter,
     ) -> None:
         self._options = options
         self._ground = ground
         self._files = files
+        self._commands = commands
         self._queue = queue
         self._kinds = kinds
         self._reporter = reporter
@@ -61,9 +69,11 @@ class ToolWorker:
             raise
         await asyncio.to_thread(_remove_old_spills, files)
         passed = {name: environment[name] for name in options.pass_env if name in environment}
-        kinds = Kinds(files, Commands(ground, files, passed), longest_seconds=options.longest_seconds)
+        commands = Commands(ground, files, passed)
+        commands.prepare()
+        kinds = Kinds(files, commands, longest_seconds=options.longest_seconds)
         queue = WorkQueue(platform, worker_id=options.worker_id, environment_id=options.environment_id, key=key)
-        worker = cls(options, ground, files, queue, kinds, reporter)
+        worker = cls(options, ground, files, commands, queue, kinds, reporter)
         worker.metrics = metrics
         return worker
 
@@ -93,6 +103,7 @@ class ToolWorker:
 
     async def aclose(self) -> None:
         """Release the machine."""
+        await self._commands.aclose()
         await self._ground.aclose()
         self._files.close()
 
