@@ -17,6 +17,7 @@ from managed_agents.sessions.v1.agents_pb2_grpc import add_AgentsServiceServicer
 from managed_agents.sessions.v1.duties_pb2_grpc import add_DutiesServiceServicer_to_server
 from managed_agents.sessions.v1.environments_pb2_grpc import add_EnvironmentsServiceServicer_to_server
 from managed_agents.sessions.v1.files_pb2_grpc import add_FilesServiceServicer_to_server
+from managed_agents.sessions.v1.gateway_pb2_grpc import add_SessionGatewayServiceServicer_to_server
 from managed_agents.sessions.v1.memory_pb2_grpc import add_MemoryServiceServicer_to_server
 from managed_agents.sessions.v1.outcomes_pb2_grpc import add_OutcomesServiceServicer_to_server
 from managed_agents.sessions.v1.resources_pb2_grpc import add_ResourcesServiceServicer_to_server
@@ -36,6 +37,7 @@ from services.sessions.handlers.duties import DutiesHandlers
 from services.sessions.handlers.environments import EnvironmentsHandler
 from services.sessions.handlers.events import EventsHandlers
 from services.sessions.handlers.files import FilesHandler
+from services.sessions.handlers.gateway import GatewayHandlers
 from services.sessions.handlers.memory_folders import MemoryHandlers
 from services.sessions.handlers.outcomes import OutcomesHandler
 from services.sessions.handlers.resources import ResourcesHandlers
@@ -89,22 +91,12 @@ async def build(settings: Settings | None = None) -> Service:
         tokens=tokens,
         has_search=settings.has_search(),
     )
-    server.add(add_SessionsServiceServicer_to_server, sessions)
-    server.add(add_SessionStatesServiceServicer_to_server, SessionStatesHandler(database))
-    server.add(add_DutiesServiceServicer_to_server, DutiesHandlers(operations))
+    _serve_sessions(server, operations, sessions, EventsHandlers(operations, has_grader=has_grader), vault)
     server.add(add_ResourcesServiceServicer_to_server, ResourcesHandlers(operations, tokens))
-    events = EventsHandlers(operations, has_grader=has_grader)
-    server.add(add_EventsServiceServicer_to_server, events)
-    steps = StepsHandlers(operations, sessions, events, check_vaults=vault_checker(vault))
-    server.add(add_StepsServiceServicer_to_server, steps)
     server.add(add_ThreadsServiceServicer_to_server, ThreadsHandlers(operations))
     server.add(add_OutcomesServiceServicer_to_server, OutcomesHandler(database, clock))
-    server.add(
-        add_FilesServiceServicer_to_server,
-        FilesHandler(database, clock, blobs, quota_bytes=settings.storage_quota_bytes),
-    )
-    server.add(add_SkillsServiceServicer_to_server, SkillsHandler(database, clock, blobs))
     server.add(add_MemoryServiceServicer_to_server, MemoryHandlers(database, clock, nats))
+    _serve_blobs(server, settings, database, blobs)
     server.add(add_TurnsServiceServicer_to_server, TurnsHandlers(operations, prices))
 
     async def hear_hints() -> None:
@@ -133,6 +125,26 @@ async def build(settings: Settings | None = None) -> Service:
     service.add_task("waiting room", seat_nobody_while_stopping)
     service.add("rpc", server.start, server.stop)
     return service
+
+
+def _serve_sessions(
+    server: Server, operations: Operations, sessions: SessionsHandlers, events: EventsHandlers, vault: Channel | None
+) -> None:
+    """Sessions and the doors to them."""
+    server.add(add_SessionsServiceServicer_to_server, sessions)
+    server.add(add_EventsServiceServicer_to_server, events)
+    server.add(add_SessionStatesServiceServicer_to_server, SessionStatesHandler(operations.database))
+    server.add(add_DutiesServiceServicer_to_server, DutiesHandlers(operations))
+    server.add(add_SessionGatewayServiceServicer_to_server, GatewayHandlers(operations, sessions))
+    steps = StepsHandlers(operations, sessions, events, check_vaults=vault_checker(vault))
+    server.add(add_StepsServiceServicer_to_server, steps)
+
+
+def _serve_blobs(server: Server, settings: Settings, database: Database, blobs: Blobs) -> None:
+    """What is kept as bytes beside its row."""
+    clock, quota_bytes = SystemClock(), settings.storage_quota_bytes
+    server.add(add_FilesServiceServicer_to_server, FilesHandler(database, clock, blobs, quota_bytes=quota_bytes))
+    server.add(add_SkillsServiceServicer_to_server, SkillsHandler(database, clock, blobs))
 
 
 def _add_blobs(service: Service, settings: Settings, blobs: Blobs, sweep: BlobSweep, nats: Nats) -> None:

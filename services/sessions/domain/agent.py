@@ -18,6 +18,8 @@ import orjson
 
 from services.sessions.domain import shape
 from services.sessions.domain.errors import AgentArchived, AgentVersionConflict, InvalidModel
+from services.sessions.domain.gateway import validate_gateway_session
+from services.sessions.domain.guardrails import validate_guardrails
 from services.sessions.domain.loop_engine import EngineChoice, read_choice
 from services.sessions.domain.mcp_servers import validate_mcp_servers
 from services.sessions.domain.metadata import merge_metadata, validate_metadata
@@ -40,6 +42,8 @@ FIELDS = (
     "execution_identity",
     "loop_engine",
     "loop_engine_options",
+    "guardrails",
+    "gateway_session",
 )
 PRECONDITIONS = ("version", "expected_version")
 SKILL_TYPES = ("anthropic", "custom")
@@ -71,6 +75,9 @@ class AgentDocument:
     # The engine of its sessions, where the agent chooses one; a document without says nothing of it.
     loop_engine: str | None = None
     loop_engine_options: dict[str, Any] | None = None
+    # What is checked of inputs and answers, and what sessions of the gateway are begun with; left out likewise.
+    guardrails: dict[str, Any] | None = None
+    gateway_session: dict[str, Any] | None = None
 
     @classmethod
     def from_json(cls, document: str, model: str) -> "AgentDocument":
@@ -89,6 +96,8 @@ class AgentDocument:
             model=orjson.loads(model),
             loop_engine=stored.get("loop_engine"),
             loop_engine_options=stored.get("loop_engine_options"),
+            guardrails=stored.get("guardrails"),
+            gateway_session=stored.get("gateway_session"),
         )
 
     @property
@@ -183,6 +192,8 @@ def validate_definition(definition: dict[str, Any], *, published: bool) -> Agent
         execution_identity=validate_execution_identity(definition.get("execution_identity")),
         model=validate_model(definition["model"], definition.get("model_config")),
         **_engine_fields(read_choice(definition)),
+        guardrails=validate_guardrails(definition.get("guardrails")),
+        gateway_session=validate_gateway_session(definition.get("gateway_session")),
     )
     check_mcp_consistency(document.tools, document.mcp_servers)
     return document
@@ -271,6 +282,8 @@ def _replaced(stored: AgentDocument, patch: dict[str, Any], published: bool) -> 
         "metadata": lambda value: merge_metadata(stored.metadata, value),
         "multiagent": lambda value: merge_multiagent(stored.multiagent, value),
         "execution_identity": validate_execution_identity,
+        "guardrails": validate_guardrails,
+        "gateway_session": validate_gateway_session,
     }
     replaced = {name: validate(patch[name]) for name, validate in validators.items() if name in patch}
     return replaced | _replaced_engine(stored, patch)
@@ -287,7 +300,7 @@ def _engine_fields(choice: EngineChoice | None) -> dict[str, Any]:
 
 
 _NO_ENGINE: dict[str, Any] = {"loop_engine": None, "loop_engine_options": None}
-_LEFT_OUT_IF_NONE = tuple(_NO_ENGINE)
+_LEFT_OUT_IF_NONE = (*_NO_ENGINE, "guardrails", "gateway_session")
 
 
 def _replacement_name(value: Any) -> str:

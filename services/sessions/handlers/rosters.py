@@ -17,7 +17,7 @@ from services.sessions.store.agents import AgentStore
 # What a session shows of an agent of its roster, beside its identity and model.
 _SHOWN = (
     *("name", "description", "system", "tools", "mcp_servers", "skills", "execution_identity"),
-    *("loop_engine", "loop_engine_options"),
+    *("loop_engine", "loop_engine_options", "guardrails"),
 )
 
 

@@ -103,9 +103,7 @@ class SessionsHandlers(SessionsServiceServicer):
         new = self.read_new(read_body(request.definition_json), published=call.published_contract)
         if not self._has_grader:
             refuse_ungraded(new.initial_events, "initial_events")
-        new, refusal = await self._check_vaults(new) if new.vault_ids else (new, None)
-        # Asked for here, so that no transaction waits for the answer.
-        await self._default_engine(call.workspace_id, new)
+        new, refusal = await self.prepared(call.workspace_id, new)
         plain = not request.idempotency.key and not new.initial_events and not new.resources
         if plain and new.environment_id == DEFAULT_ENVIRONMENT_ID:
             # Nothing has to go together, or to be held: the default environment never goes away.
@@ -218,9 +216,21 @@ class SessionsHandlers(SessionsServiceServicer):
         """What a session is asked to be made of; refused by the first field that is wrong."""
         return read_new_session(body, published=published)
 
+    async def prepared(self, workspace_id: str, new: NewSession) -> tuple[NewSession, DomainError | None]:
+        """What other services say of the request, asked before a transaction begins, so that none waits for them."""
+        new, refusal = await self._check_vaults(new) if new.vault_ids else (new, None)
+        await self._default_engine(workspace_id, new)
+        return new, refusal
+
     async def insert(self, tx: Tx, new: NewSession, now: datetime) -> tuple[Admitted, SessionState]:
         """Admits a session and stores it, idle, in a transaction of the caller's, who has checked its vaults."""
-        admitted = await admit(
+        admitted = await self.admit(tx, new, now)
+        await Sessions(tx).insert(admitted.row)
+        return admitted, admitted.state(tx.workspace_id)
+
+    async def admit(self, tx: Tx, new: NewSession, now: datetime) -> Admitted:
+        """A session that may exist, with everything that it refers to resolved."""
+        return await admit(
             tx,
             new,
             now,
@@ -230,8 +240,6 @@ class SessionsHandlers(SessionsServiceServicer):
             has_search=self._has_search,
             default_engine=await self._default_engine(tx.workspace_id, new),
         )
-        await Sessions(tx).insert(admitted.row)
-        return admitted, admitted.state(tx.workspace_id)
 
     async def _default_engine(self, workspace_id: str, new: NewSession) -> EngineChoice:
         """What the settings choose, where a session may come to need it."""

@@ -13,7 +13,7 @@ SESSION_COLUMNS = (
     " outcome_evaluations, thread_id, archived_at, deleted_at, updated_at, status, last_seq, stop_reason,"
     " input_tokens, output_tokens, cache_read_input_tokens, cache_creation_5m_input_tokens,"
     " cache_creation_1h_input_tokens, active_seconds, running_since, spend, web_search_requests, web_fetch_requests,"
-    " loop_engine_options"
+    " loop_engine_options, text_parts"
 )
 
 
@@ -60,3 +60,5 @@ class SessionRow(NamedTuple):
     web_fetch_requests: int = 0
     # Null for an engine without options.
     loop_engine_options: str | None = None
+    # Whether what the model says goes into the log in parts.
+    text_parts: bool = False
