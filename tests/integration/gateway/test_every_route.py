@@ -31,7 +31,7 @@ OPERATOR = ("/v1/x/settings",)
 # For administrators; all other routes are for readers where they read, and for members where they write.
 ADMIN = ("/v1/api-keys", "/v1/environments/{environment_id}/worker-keys")
 # Taken from workers as well.
-WORKERS: set[tuple[str, str]] = set()
+WORKERS: set[tuple[str, str]] = {("GET", "/v1/environments/{environment_id}")}
 # What a reader gets of a resource of its own, where that is not 200.
 READS: dict[tuple[str, str], int] = {}
 # Queries without which a route does not read.
