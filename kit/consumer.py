@@ -60,13 +60,23 @@ class Consumer:
     """One loop that handles the messages of a stream one after another."""
 
     def __init__(
-        self, database: Database, nats: Nats, *, stream: str, name: str, subjects: Sequence[str], handler: Handler
+        self,
+        database: Database,
+        nats: Nats,
+        *,
+        stream: str,
+        name: str,
+        subjects: Sequence[str],
+        handler: Handler,
+        committed: Callable[[Message], None] | None = None,
     ) -> None:
+        """`committed` hears of each message whose effects were just committed."""
         self._database = database
         self._nats = nats
         self._stream = stream
         self._name = name
         self._handler = handler
+        self._committed = committed
         self._config = ConsumerConfig(
             durable_name=name,
             ack_policy=AckPolicy.EXPLICIT,
@@ -159,6 +169,8 @@ class Consumer:
         async with self._database.platform_transaction() as tx:
             if await tx.execute(_RECORD, {"consumer": self._name, "message_id": message.id}):
                 await self._handler(tx, message)
+        if self._committed is not None:
+            self._committed(message)
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):

@@ -56,11 +56,11 @@ class TurnStore:
         row = await self._tx.maybe_one(
             """
             SELECT workspace_id, id, thread_id, agent_name, environment_id, environment_now, on_worker, updated_at,
-                   created_at, revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
-                   turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
-                   cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
-                   web_search_requests, web_fetch_requests, spend, active_seconds, running_since, parked_at, outcome,
-                   traceparent, version, root_id, threads
+                   created_at, revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch,
+                   turn_state, turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens,
+                   output_tokens, cache_read_input_tokens, cache_creation_5m_input_tokens,
+                   cache_creation_1h_input_tokens, web_search_requests, web_fetch_requests, spend, active_seconds,
+                   running_since, parked_at, outcome, traceparent, version, root_id, threads
             FROM sessions WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND deleted_at IS NULL
             FOR NO KEY UPDATE
             """,
@@ -73,11 +73,11 @@ class TurnStore:
         rows = await self._tx.all(
             """
             SELECT workspace_id, id, thread_id, agent_name, environment_id, environment_now, on_worker, updated_at,
-                   created_at, revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
-                   turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
-                   cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
-                   web_search_requests, web_fetch_requests, spend, active_seconds, running_since, parked_at, outcome,
-                   traceparent, version, root_id, threads
+                   created_at, revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch,
+                   turn_state, turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens,
+                   output_tokens, cache_read_input_tokens, cache_creation_5m_input_tokens,
+                   cache_creation_1h_input_tokens, web_search_requests, web_fetch_requests, spend, active_seconds,
+                   running_since, parked_at, outcome, traceparent, version, root_id, threads
             -- platform-wide: one commit serves many workspaces; the caller compares each one's own
             FROM sessions WHERE id = ANY(%(ids)s) AND deleted_at IS NULL
             ORDER BY id

@@ -1,10 +1,14 @@
 """Settings of the queue process."""
 
-from kit.config import BaseServiceSettings, load
+from kit.config import BaseServiceSettings, Field, load
 
 
 class QueueSettings(BaseServiceSettings):
-    """Nothing beyond what every process has."""
+    """What the queue understands beyond what every process does."""
+
+    sessions_address: str
+    # How long a worker that serves a session may be silent before it loses it.
+    session_work_seconds: int = Field(60, ge=1, le=600)
 
 
 def load_settings() -> QueueSettings:

@@ -33,6 +33,7 @@ class CallContext(_message.Message):
     ENVIRONMENT_ID_FIELD_NUMBER: _builtins.int
     SESSION_ID_FIELD_NUMBER: _builtins.int
     WORK_ID_FIELD_NUMBER: _builtins.int
+    SESSIONS_TOKEN_SHA256_FIELD_NUMBER: _builtins.int
     workspace_id: _builtins.str
     """The tenant whose rows the call may see, such as `wrkspc_default`. Empty only
     between platform processes (claims, sweeps).
@@ -55,6 +56,8 @@ class CallContext(_message.Message):
     """
     work_id: _builtins.str
     """The item, `work_…`, that the sessions token was made for."""
+    sessions_token_sha256: _builtins.bytes
+    """SHA-256 of the sessions token: the queue knows which attempt it was made for."""
     def __init__(
         self,
         *,
@@ -66,10 +69,11 @@ class CallContext(_message.Message):
         environment_id: _builtins.str = ...,
         session_id: _builtins.str = ...,
         work_id: _builtins.str = ...,
+        sessions_token_sha256: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment_id", b"environment_id", "principal_id", b"principal_id", "published_contract", b"published_contract", "request_id", b"request_id", "role", b"role", "session_id", b"session_id", "work_id", b"work_id", "workspace_id", b"workspace_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment_id", b"environment_id", "principal_id", b"principal_id", "published_contract", b"published_contract", "request_id", b"request_id", "role", b"role", "session_id", b"session_id", "sessions_token_sha256", b"sessions_token_sha256", "work_id", b"work_id", "workspace_id", b"workspace_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

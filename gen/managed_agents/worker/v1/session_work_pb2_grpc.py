@@ -159,7 +159,7 @@ class SessionWorkServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateWork(self, request, context):
-        """UpdateWork merges metadata into an item. INVALID_ARGUMENT (INVALID_METADATA) where the
+        """UpdateWork merges metadata into an item. INVALID_ARGUMENT (INVALID_REQUEST) where the
         result breaks a limit. For the gateway.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

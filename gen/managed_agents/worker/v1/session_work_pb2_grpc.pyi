@@ -73,7 +73,7 @@ class SessionWorkServiceStub:
     GetWork: _grpc.UnaryUnaryMultiCallable[_session_work_pb2.GetWorkRequest, _session_work_pb2.GetWorkResponse]
     """GetWork reads one item, without its secret. For the gateway."""
     UpdateWork: _grpc.UnaryUnaryMultiCallable[_session_work_pb2.UpdateWorkRequest, _session_work_pb2.UpdateWorkResponse]
-    """UpdateWork merges metadata into an item. INVALID_ARGUMENT (INVALID_METADATA) where the
+    """UpdateWork merges metadata into an item. INVALID_ARGUMENT (INVALID_REQUEST) where the
     result breaks a limit. For the gateway.
     """
     ListWork: _grpc.UnaryUnaryMultiCallable[_session_work_pb2.ListWorkRequest, _session_work_pb2.ListWorkResponse]
@@ -134,7 +134,7 @@ class SessionWorkServiceAsyncStub(SessionWorkServiceStub):
     GetWork: _aio.UnaryUnaryMultiCallable[_session_work_pb2.GetWorkRequest, _session_work_pb2.GetWorkResponse]  # type: ignore[assignment]
     """GetWork reads one item, without its secret. For the gateway."""
     UpdateWork: _aio.UnaryUnaryMultiCallable[_session_work_pb2.UpdateWorkRequest, _session_work_pb2.UpdateWorkResponse]  # type: ignore[assignment]
-    """UpdateWork merges metadata into an item. INVALID_ARGUMENT (INVALID_METADATA) where the
+    """UpdateWork merges metadata into an item. INVALID_ARGUMENT (INVALID_REQUEST) where the
     result breaks a limit. For the gateway.
     """
     ListWork: _aio.UnaryUnaryMultiCallable[_session_work_pb2.ListWorkRequest, _session_work_pb2.ListWorkResponse]  # type: ignore[assignment]
@@ -228,7 +228,7 @@ class SessionWorkServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _session_work_pb2.UpdateWorkRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_session_work_pb2.UpdateWorkResponse, _abc.Awaitable[_session_work_pb2.UpdateWorkResponse]]:
-        """UpdateWork merges metadata into an item. INVALID_ARGUMENT (INVALID_METADATA) where the
+        """UpdateWork merges metadata into an item. INVALID_ARGUMENT (INVALID_REQUEST) where the
         result breaks a limit. For the gateway.
         """
 
