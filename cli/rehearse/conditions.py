@@ -3,6 +3,7 @@
 A comparison with null never holds, but for `is: null`, `is_not` and `exists: false`.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,6 +12,8 @@ import re2
 
 from cli.rehearse.fields import same, shown
 from cli.rehearse.values import Reference, Scope, Value
+
+_REFERENCE = re.compile(r'"\$([A-Za-z_][\w.]*)"')
 
 
 class Condition(Protocol):
@@ -116,7 +119,7 @@ class Not:
     told: str
 
     def differences(self, scope: Scope) -> list[str]:
-        return [] if self.part.differences(scope) else [f"this holds and must not: {self.told}"]
+        return [] if self.part.differences(scope) else [f"this holds and must not: {_with_values(self.told, scope)}"]
 
 
 @dataclass(frozen=True)
@@ -127,4 +130,9 @@ class Called:
     told: str
 
     def differences(self, scope: Scope) -> list[str]:
-        return [] if self.calls.evaluate(scope) else [f"{self.told} was not called before"]
+        return [] if self.calls.evaluate(scope) else [f"{_with_values(self.told, scope)} was not called before"]
+
+
+def _with_values(told: str, scope: Scope) -> str:
+    """What a domain says, with the values of what it refers to."""
+    return _REFERENCE.sub(lambda found: shown(Reference(tuple(found[1].split("."))).evaluate(scope)), told)

@@ -97,10 +97,11 @@ class Invariant:
 
 @dataclass(frozen=True)
 class Present:
-    """At least one row, or exactly `count` of them."""
+    """At least one row, or exactly `count` of them. `told` is the condition as the task has it."""
 
     table: Table
     where: Condition | None
+    told: str
     count: int | None
 
 
@@ -108,6 +109,7 @@ class Present:
 class Absent:
     table: Table
     where: Condition | None
+    told: str
 
 
 @dataclass(frozen=True)

@@ -170,4 +170,4 @@ def shown(value: Any) -> str:
         return text if len(text) <= 4 * _SHOWN else f"{text[: 4 * _SHOWN]}…"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {shown(item)}' for key, item in value.items())}}}"
-    return str(value)
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

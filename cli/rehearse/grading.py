@@ -77,7 +77,7 @@ def _present(wanted: Present, start: World, scope: Scope) -> Failure | None:
     if found and wanted.count in (None, len(found)):
         return None
     number = "at least one row" if wanted.count is None else _rows(wanted.count)
-    told = f"{number} wanted as told, {len(found)} found"
+    told = f"{number} wanted{wanted.told}, {len(found)} found"
     return _state(wanted.table, told, _listed(found, wanted.table) if found else _nearest(wanted, scope))
 
 
@@ -96,11 +96,9 @@ def _nearest(wanted: Present, scope: Scope) -> list[str]:
 
 def _absent(wanted: Absent, start: World, scope: Scope) -> Failure | None:
     found = matching(wanted.table.name, wanted.where, scope)
-    return (
-        _state(wanted.table, f"no row wanted as told, {len(found)} found", _listed(found, wanted.table))
-        if found
-        else None
-    )
+    if not found:
+        return None
+    return _state(wanted.table, f"no row wanted{wanted.told}, {len(found)} found", _listed(found, wanted.table))
 
 
 def _equal(wanted: Equal, start: World, scope: Scope) -> Failure | None:

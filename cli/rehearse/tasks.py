@@ -58,7 +58,10 @@ def _expectation(
             _check_key(key, (*path, "but", index), table, reader)
         return Unchanged(table, given.get("but", []))
     where = reader.where(given.get("where"), (*path, "where"), names, table.name)
-    return Present(table, where, given.get("count")) if kind == "present" else Absent(table, where)
+    condition = f" where {shown(given['where'])}" if where is not None else ""
+    return (
+        Present(table, where, condition, given.get("count")) if kind == "present" else Absent(table, where, condition)
+    )
 
 
 def _check_key(key: Any, path: Path_, table: Table, reader: Expressions) -> None:
