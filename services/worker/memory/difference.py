@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from services.worker.runner.workspace.memory.base import Base, Signature
+from services.worker.memory.base import Base, Signature
 
 MAX_CONTENT_BYTES = 102_400
 

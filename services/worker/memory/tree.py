@@ -14,8 +14,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from services.worker.runner.workspace.memory.base import Signature
-from services.worker.runner.workspace.memory.difference import MAX_CONTENT_BYTES, Found, Scan
+from services.worker.memory.base import Signature
+from services.worker.memory.difference import MAX_CONTENT_BYTES, Found, Scan
 
 # More than a full store has, with its folders; what lies beyond is not looked at.
 MAX_ENTRIES = 25_000

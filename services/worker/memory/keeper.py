@@ -17,10 +17,9 @@ from time import time_ns
 from typing import Any
 
 from kit import failpoints
-from managed_agents.sessions.v1 import memory_pb2 as pb
-from services.worker.runner.workspace.memory import base as bases
-from services.worker.runner.workspace.memory.base import Base, Entry, Signature
-from services.worker.runner.workspace.memory.difference import (
+from services.worker.memory import base as bases
+from services.worker.memory.base import Base, Entry, Signature
+from services.worker.memory.difference import (
     Found,
     LocalChange,
     Scan,
@@ -29,9 +28,9 @@ from services.worker.runner.workspace.memory.difference import (
     state_of,
     to_read,
 )
-from services.worker.runner.workspace.memory.service import MemoryClient, Pulled, portions
-from services.worker.runner.workspace.memory.tree import MAX_ENTRIES, NoPlace, Tree
-from services.worker.runner.workspace.memory.wording import Wording
+from services.worker.memory.store import CONFLICT, WRITTEN, MemoryStore, Pulled, portions
+from services.worker.memory.tree import MAX_ENTRIES, NoPlace, Tree
+from services.worker.memory.wording import Wording
 
 COPIES = "/mnt/session/tool_outputs"
 _LOCK_PAUSE_SECONDS = 0.02
@@ -69,7 +68,7 @@ class Holder:
 class Keeper:
     """One pass over a folder. `notes` are for the agent."""
 
-    def __init__(self, folder: Folder, client: MemoryClient) -> None:
+    def __init__(self, folder: Folder, client: MemoryStore) -> None:
         self.folder = folder
         self.client = client
         self.notes: list[str] = []
@@ -172,10 +171,10 @@ class Keeper:
         deleted: list[str],
     ) -> None:
         for change, result in results:
-            if result.outcome == pb.MEMORY_CHANGE_OUTCOME_WRITTEN:
+            if result.outcome == WRITTEN:
                 self._note_written(tree, base, change, result.memory, deleted)
-            elif result.outcome == pb.MEMORY_CHANGE_OUTCOME_CONFLICT:
-                memory = result.memory if result.HasField("memory") else None
+            elif result.outcome == CONFLICT:
+                memory = result.memory if result.memory and result.memory.id else None
                 newer = None if memory is None else memory.content
                 self._say.conflict(change.path, newer, deleting=change.content is None)
                 self._settle(tree, base, change.path, memory)
