@@ -15,9 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from managed_agents.sessions.v1 import memory_pb2 as pb
 from services.worker.memory import keeper as keeping
-from services.worker.memory import store
 from services.worker.memory.base import load
 from services.worker.memory.keeper import Folder, Holder, Keeper
+from services.worker.memory.store import CONFLICT, REFUSED, WRITTEN
 from services.worker.memory.tree import Tree
 from services.worker.memory.wording import MAX_TOLD_CHARACTERS, Wording
 from tests.unit.runner.memory_model import Away, Flaky, ModelStore
@@ -432,8 +432,7 @@ TestMemoryMachine = MemoryMachine.TestCase
 
 
 def test_the_outcomes_of_a_change_have_the_numbers_of_the_contract() -> None:
-    named = (store.WRITTEN, store.CONFLICT, store.REFUSED)
-    assert named == (
+    assert (WRITTEN, CONFLICT, REFUSED) == (
         pb.MEMORY_CHANGE_OUTCOME_WRITTEN,
         pb.MEMORY_CHANGE_OUTCOME_CONFLICT,
         pb.MEMORY_CHANGE_OUTCOME_REFUSED,
