@@ -28,11 +28,11 @@ import orjson
 
 from services.worker.runner.loop.calls import Call
 from services.worker.runner.loop.goal import END, ONGOING, START, Goal, declared, restored, settling
+from services.worker.runner.loop.steps import UNANSWERED, Steps
 from services.worker.runner.models.base import Block, Message, Role, block_chars
 from services.worker.runner.models.summary import COMPACTION, INTRODUCTION
 from services.worker.runner.models.windows import block_tokens
 
-UNANSWERED = "No result was recorded for this call."
 # What an event costs in memory beyond its bytes, roughly: dicts, strings and the message around it.
 _EVENT_OVERHEAD_BYTES = 600
 
@@ -62,6 +62,9 @@ class Conversation:
     calls: list[Call] = field(default_factory=list)
     # The outcome that is worked on.
     goal: Goal | None = None
+    # How far an outside agent is, and whether there is one that answers in the model's place.
+    steps: Steps = field(default_factory=Steps)
+    by_steps: bool = False
     _sealed: list[Message] = field(default_factory=list)
     _answer: list[Block] = field(default_factory=list)
     _reasoning: list[Block] = field(default_factory=list)
@@ -107,15 +110,26 @@ class Conversation:
 
     def needs_answer(self) -> bool:
         """Whether a model request would have something to react to."""
+        if self.by_steps:
+            return bool(self.calls) or not self.steps.settled or any(each.role == "user" for each in self._inputs)
         return bool(self._inputs or self.calls) or not self._answer
+
+    def step_seq(self) -> int:
+        """The seq up to which the next step reads: what the user says waits while the agent works on calls."""
+        if not self.steps.settled:
+            # A repeat reads nothing new.
+            return self.read_seq
+        if not self.calls:
+            return self.known_seq
+        return next((each.read_before for each in self._inputs if each.role == "user"), self.known_seq)
 
     def said(self) -> list[Block]:
         """The text of the newest answer."""
         return [block for block in self._answer if block["type"] == "text"]
 
     def has_unread_input(self) -> bool:
-        """Whether inputs wait that no model request has read."""
-        return bool(self._inputs)
+        """Whether inputs wait that no model request has read, and that ask for an answer."""
+        return any(not self.by_steps or waiting.role == "user" for waiting in self._inputs)
 
     def settle_own_inputs(self) -> None:
         """What the turn itself told the model, in the journal's last append, is stored: it has its place in the log."""
@@ -148,24 +162,30 @@ class Conversation:
             return
         self._estimated += self._answer_tokens()
         self._push_answer(self._sealed)
+        calls = self.calls
         self._begin_answer()
         read_up_to = fields.get("context_seq", seq)
-        count = 0
+        count, said = 0, list[Block]()
         for waiting in self._inputs:
             if waiting.seq > read_up_to:
                 break
             push(self._sealed, waiting.role, waiting.content)
             if waiting.role == "system":
                 self._standing += waiting.content
+            else:
+                said += waiting.content
             self._estimated += _tokens(waiting.content)
             count += 1
         del self._inputs[:count]
+        if (number := fields.get("step")) is not None:
+            self.steps.begin(number, calls, said)
 
     def _on_request_end(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
         self.open_request = ""
         if self._compacting:
             self._compacting = False
             return
+        self.steps.end(fields.get("step_outcome"))
         usage = fields.get("model_usage") or {}
         read = sum(usage.get(name, 0) for name in _READ_TOKENS)
         if read:

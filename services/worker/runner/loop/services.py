@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+from kit.addresses import NO_PRIVATE_HOSTS, PrivateHosts
 from managed_agents.sessions.v1.events_pb2 import Event
 from managed_agents.sessions.v1.turns_pb2 import AppendTurnEventsRequest, AppendTurnEventsResponse, TurnGrant
 from services.worker.runner.loop import retry, threads
@@ -43,5 +44,7 @@ class TurnServices:
     secrets: SecretsRegistry | None = None
     # The same.
     outside: OutsideWork | None = None
+    # Hosts at which the operator lets outside agents be, although their addresses are private.
+    private: PrivateHosts = NO_PRIVATE_HOSTS
     # What the models take, in tokens; 0 leaves it to the table of known models.
     window_tokens: int = 0

@@ -29,7 +29,7 @@ from managed_agents.sessions.v1.turns_pb2 import (
     TurnEndKind,
     TurnGrant,
 )
-from services.worker.runner.loop import recovery, retry, secrets, threads
+from services.worker.runner.loop import recovery, remote, retry, secrets, threads
 from services.worker.runner.loop.agent import parse_agent
 from services.worker.runner.loop.asking import Answer, Asker
 from services.worker.runner.loop.ceiling import Ceiling
@@ -37,7 +37,7 @@ from services.worker.runner.loop.compaction import Compactor, NoSummary
 from services.worker.runner.loop.context import Call, Conversation
 from services.worker.runner.loop.journal import LINGER_SECONDS, Journal
 from services.worker.runner.loop.leases import Lease, LeaseLost
-from services.worker.runner.loop.outcomes import BudgetSpent, Evaluator
+from services.worker.runner.loop.outcomes import BudgetSpent, evaluator_of
 from services.worker.runner.loop.places import Places
 from services.worker.runner.loop.previews import Previews
 from services.worker.runner.loop.servers import servers_for, using
@@ -73,6 +73,7 @@ class Turn:
         self._servers = servers_for(services.servers, grant, self._profile, self._places.sandbox, self._write)
         self._toolbox = Toolbox(self._profile, self._places.built_in, threads.tools_for(grant), self._servers)
         self._ceiling = Ceiling(grant)
+        self._remote = remote.of_turn(grant, services.private, self._secrets)
         self._thread = {"session_thread_id": grant.thread_id, "agent_name": self._profile.name}
         self._previews = Previews(services.publish, grant.session.id)
         self._workspace = services.workspaces.of(grant, self._write, self.stop)
@@ -160,18 +161,9 @@ class Turn:
         self._journal.on_failure = self._read_failure
         self._asker = Asker(self._journal, conversation, self._previews, self.stop, self._toolbox)
         self._compactor = Compactor(self._journal, conversation, self.stop, self._toolbox, self._services.window_tokens)
-        self._evaluator = Evaluator(
-            self.grant,
-            self._journal,
-            conversation,
-            self.stop,
-            self._ceiling,
-            self._services.access,
-            self._services.retry_policy,
-            self._profile.model_id,
-            partial(self._services.read_log, self.lease),
-            self._services.rubrics,
-        )
+        held = (self.grant, self.lease, self.stop, self._ceiling)
+        self._evaluator = evaluator_of(held, self._services, self._journal, conversation, self._profile.model_id)
+        conversation.by_steps = self._remote is not None
         self._conversation = conversation
 
     def _write(self, kind: str, fields: Mapping[str, Any]) -> str:
@@ -235,6 +227,11 @@ class Turn:
             await self._journal.flush()
 
     async def _ask(self) -> None:
+        if self._remote is not None:
+            prompt = await self._prompt()
+            answer = await self._remote.ask(self._journal, self._loaded, self.stop, self._toolbox, prompt)
+            await (self._end(TURN_END_KIND_FAILED) if answer is None else self._after_answer(answer))
+            return
         access: ModelAccess | None = None
         try:
             async with self._services.access.use(self.grant.workspace_id) as model:
@@ -252,8 +249,8 @@ class Turn:
             self._compactor.note_answer()
             await self._after_answer(answer)
 
-    async def _ask_model(self, model: Model) -> Answer | None:
-        """The model's answer; None where its context was compacted first, and the turn is to look again."""
+    async def _prompt(self) -> str:
+        """The system prompt, with all in place that the agent may use."""
         servers, uses_sandbox = self._servers, self._toolbox.uses_sandbox
         if uses_sandbox or (servers is not None and servers.needs_sandbox):
             await self._workspace.ready()
@@ -262,7 +259,11 @@ class Turn:
                 await servers.ready()
         has_shell = uses_sandbox and self._places.is_here
         notes = await self._secrets.notes(self._workspace.prompt_notes, uses_sandbox=has_shell)
-        system = self._places.prompt(notes, uses_sandbox=uses_sandbox)
+        return self._places.prompt(notes, uses_sandbox=uses_sandbox)
+
+    async def _ask_model(self, model: Model) -> Answer | None:
+        """The model's answer; None where its context was compacted first, and the turn is to look again."""
+        system = await self._prompt()
         model_id = model.resolve(self._profile.model_id)
         self._journal.default_model = model.access.default_model
         options = {"speed": self._profile.speed, "cache_key": self.lease.session_id}
