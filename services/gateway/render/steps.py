@@ -22,6 +22,7 @@ import orjson
 from kit.errors import Aborted, DomainError, FailedPrecondition, Unavailable
 
 _PARAGRAPH = "\n\n"
+_GO_ON = "The conversation goes on with another message, or the same one under another Idempotency-Key."
 
 
 class StepRequiresConfirmation(Aborted):
@@ -69,7 +70,9 @@ class Reading:
         # Other calls that nobody has to confirm, or that were.
         self._settled: set[str] = set()
         self._paused_for: list[str] = []
-        self._interrupted = False
+        # Threads that were interrupted since the last message; None stands for all of them.
+        self._interrupted: set[str | None] = set()
+        self._idle_thread: str | None = None
         self._error: dict[str, Any] = {}
 
     @property
@@ -114,18 +117,22 @@ class Reading:
 
     def _interrupt(self, event: dict[str, Any]) -> None:
         self._paused_for = []
+        self._interrupted.add(event.get("session_thread_id"))
         if event.get("session_thread_id") is None:
-            self._interrupted = True
             self._texts.clear()
 
     def _said(self, event: dict[str, Any]) -> None:
-        self._interrupted = False
+        self._interrupted.clear()
 
     def _running(self, event: dict[str, Any]) -> None:
         self._paused_for = []
 
     def _failure(self, event: dict[str, Any]) -> None:
         self._error = event["error"]
+
+    def _thread_idle(self, event: dict[str, Any]) -> None:
+        # The one whose end the session's own idle follows is the primary one.
+        self._idle_thread = event.get("session_thread_id")
 
     def _idle(self, event: dict[str, Any]) -> None:
         stop_reason = event["stop_reason"]
@@ -138,9 +145,9 @@ class Reading:
             self.refusal = BudgetReached(
                 f"Session {self._session_id} reached its budget before the step had an answer.", details=self._details()
             )
-        elif self._interrupted:
+        elif self._interrupted & {None, self._idle_thread}:
             self.refusal = StepInterrupted(
-                "The turn was interrupted before it had an answer; the conversation goes on with another message.",
+                f"The turn was interrupted before it had an answer. {_GO_ON}",
                 details=self._details(),
             )
         elif kind == "refusal" and not self._texts:
@@ -163,7 +170,8 @@ class Reading:
 
     def _fail(self, message: str, **error: Any) -> None:
         self.refusal = StepTurnFailed(
-            f"The turn failed: {message}", details=self._details(error={**error, "message": message})
+            f"The turn failed: {message.rstrip('.')}. {_GO_ON}",
+            details=self._details(error={**error, "message": message}),
         )
 
     def _details(self, **more: Any) -> str:
@@ -180,6 +188,7 @@ _HANDLERS = {
     "user.tool_confirmation": Reading._confirmation,
     "session.error": Reading._failure,
     "session.status_running": Reading._running,
+    "session.thread_status_idle": Reading._thread_idle,
     "session.status_idle": Reading._idle,
     "session.status_terminated": Reading._end,
     "session.deleted": Reading._end,
