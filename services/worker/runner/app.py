@@ -41,6 +41,7 @@ from services.worker.runner.outside import PROVIDER as SELF_HOSTED
 from services.worker.runner.outside import OutsideWork, WorkQueue
 from services.worker.runner.secrets import SecretsRegistry
 from services.worker.runner.web import Fetches, Searches, WebTools
+from services.worker.runner.web.callout import post_json
 from services.worker.runner.web.pages import PageReader
 from services.worker.runner.workspace.registry import attachment_reader, mounts_of
 from services.worker.sandbox import SandboxManager
@@ -124,6 +125,7 @@ class Runner:
                     for name, spec in self._tools.items()
                 },
                 web=self._web,
+                callout=partial(post_json, private=private),
                 retry_policy=RetryPolicy(settings.model_attempts, settings.model_retry_seconds),
                 window_tokens=settings.context_window_tokens,
             ),

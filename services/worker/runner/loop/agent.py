@@ -44,6 +44,8 @@ class AgentProfile:
     servers: Servers | None = None
     # Name of each built-in tool that has an entry of its own → that entry.
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # What is checked, by side.
+    guardrails: Mapping[str, Any] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=512)
@@ -70,6 +72,7 @@ def parse_agent(document_json: bytes, model_json: bytes, model_id: str) -> Agent
         custom,
         read_servers(document),
         configs,
+        document.get("guardrails") or {},
     )
 
 

@@ -6,7 +6,18 @@ from typing import Any
 
 from services.worker.runner.models.base import Block
 
+WITHHELD = "The answer to this call was withheld: it goes against what the agent may be asked."
 START_THREAD, SEND_TO_THREAD = "start_thread", "send_to_thread"
+
+
+def failed_result(call: "Call", text: str) -> Block:
+    """What a model is told of a call that has no result of its own."""
+    return {
+        "type": "tool_result",
+        "tool_use_id": call.block_id,
+        "content": [{"type": "text", "text": text}],
+        "is_error": True,
+    }
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from typing import Any
 
 import orjson
 
-from services.worker.runner.loop.calls import Call
+from services.worker.runner.loop.calls import WITHHELD, Call, failed_result
 from services.worker.runner.loop.goal import END, ONGOING, START, Goal, declared, restored, settling
 from services.worker.runner.loop.steps import UNANSWERED, Steps
 from services.worker.runner.models.base import Block, Message, Role, block_chars
@@ -131,6 +131,11 @@ class Conversation:
         """Whether inputs wait that no model request has read, and that ask for an answer."""
         return any(not self.by_steps or waiting.role == "user" for waiting in self._inputs)
 
+    def unread_texts(self) -> list[tuple[int, str]]:
+        """What inputs of people that no model request has read say, by seq."""
+        waiting = [each for each in self._inputs if each.role == "user" and each.seq]
+        return [(each.seq, "\n".join(block.get("text", "") for block in each.content)) for each in waiting]
+
     def settle_own_inputs(self) -> None:
         """What the turn itself told the model, in the journal's last append, is stored: it has its place in the log."""
         for waiting in self._inputs:
@@ -225,7 +230,7 @@ class Conversation:
 
     def _answer_tokens(self) -> int:
         """What the newest answer adds to the tokens that were counted: itself if it was not, and its results."""
-        results = sum(block_tokens(call.result or _no_result(call)) for call in self.calls)
+        results = sum(block_tokens(call.result or failed_result(call, UNANSWERED)) for call in self.calls)
         return results + (0 if self._answer_is_counted else _tokens(self._answer))
 
     def _on_agent_message(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
@@ -297,6 +302,13 @@ class Conversation:
             place -= 1
         self._inputs.insert(place, _Input(seq, role, blocks, self.known_seq))
 
+    def _on_blocked(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
+        # An input goes as if it had never come; an answer is due, so one that may not be read is replaced.
+        self._inputs = [each for each in self._inputs if each.seq not in fields.get("input_seqs", ())]
+        for call in self.calls:
+            if call.event_id in fields.get("call_ids", ()):
+                call.result = failed_result(call, WITHHELD)
+
     def _on_define_outcome(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
         self.goal = declared(fields, seq)
         self._add_input(seq, "user", [{"type": "text", "text": self.goal.instruction()}])
@@ -336,7 +348,7 @@ class Conversation:
             return
         push(messages, "assistant", self._answer, self._reasoning)
         if self.calls:
-            push(messages, "user", [call.result or _no_result(call) for call in self.calls])
+            push(messages, "user", [call.result or failed_result(call, UNANSWERED) for call in self.calls])
 
 
 def usable_blocks(content: object) -> list[Block]:
@@ -346,15 +358,6 @@ def usable_blocks(content: object) -> list[Block]:
     if not isinstance(content, list):
         return []
     return [block for block in content if block["type"] in _BLOCK_TYPES and block.get("text", "x").strip()]
-
-
-def _no_result(call: Call) -> Block:
-    return {
-        "type": "tool_result",
-        "tool_use_id": call.block_id,
-        "content": [{"type": "text", "text": UNANSWERED}],
-        "is_error": True,
-    }
 
 
 def push(messages: list[Message], role: Role, content: list[Block], reasoning: Iterable[Block] = ()) -> None:
@@ -383,6 +386,7 @@ _HANDLERS = {
     ONGOING: Conversation._on_evaluation_ongoing,
     END: Conversation._on_evaluation_end,
     "system.message": Conversation._on_system_message,
+    "session.guardrail_blocked": Conversation._on_blocked,
     "agent.thread_message_received": Conversation._on_thread_message,
     "user.custom_tool_result": Conversation._on_custom_tool_result,
     "user.tool_result": Conversation._on_tool_result,

@@ -8,6 +8,7 @@ from managed_agents.sessions.v1.events_pb2 import Event
 from managed_agents.sessions.v1.turns_pb2 import AppendTurnEventsRequest, AppendTurnEventsResponse, TurnGrant
 from services.worker.runner.loop import retry, threads
 from services.worker.runner.loop.context import Conversation
+from services.worker.runner.loop.guardrails import Callout
 from services.worker.runner.loop.leases import Lease
 from services.worker.runner.loop.previews import Publish
 from services.worker.runner.loop.rubrics import RubricReader
@@ -38,6 +39,8 @@ class TurnServices:
     built_in: Mapping[str, ToolDefinition]
     web: WebTools | None = None
     retry_policy: retry.RetryPolicy = field(default_factory=retry.RetryPolicy)
+    # Asks the endpoints of guardrails.
+    callout: Callout | None = None
     # None where this runner has none, as in tests of other parts.
     servers: McpServers | None = None
     # The same.

@@ -39,9 +39,9 @@ from services.worker.runner.loop.journal import LINGER_SECONDS, Journal
 from services.worker.runner.loop.leases import Lease, LeaseLost
 from services.worker.runner.loop.outcomes import BudgetSpent, evaluator_of
 from services.worker.runner.loop.places import Places
-from services.worker.runner.loop.previews import Previews
 from services.worker.runner.loop.servers import servers_for, using
 from services.worker.runner.loop.services import TurnServices
+from services.worker.runner.loop.speech import Speech
 from services.worker.runner.loop.stopping import StopKind, Stopped, StopSignal
 from services.worker.runner.loop.tools import Toolbox, run_call
 from services.worker.runner.models.access import Model
@@ -75,12 +75,11 @@ class Turn:
         self._ceiling = Ceiling(grant)
         self._remote = remote.of_turn(grant, services.private, self._secrets)
         self._thread = {"session_thread_id": grant.thread_id, "agent_name": self._profile.name}
-        self._previews = Previews(services.publish, grant.session.id)
+        self._speech = Speech(services.publish, grant, self._profile.guardrails, services.callout)
         self._workspace = services.workspaces.of(grant, self._write, self.stop)
         self._interrupt_seq = self._obeyed_seq = 0
-        self._news = self._handing_over = self._over = False
+        self._news = self._handing_over = self._over = self._failed = False
         self._steps = self._model_failures = self._failures = 0
-        self._failed = False
         self._run: list[Call] = []
         self._park: list[Call] = []
         self._begun: Call | None = None
@@ -159,7 +158,7 @@ class Turn:
         self._journal = Journal(partial(self._services.append, self.lease), self.lease, conversation)
         self._journal.on_answer = self._read_answer
         self._journal.on_failure = self._read_failure
-        self._asker = Asker(self._journal, conversation, self._previews, self.stop, self._toolbox)
+        self._asker = Asker(self._journal, conversation, self._speech, self.stop, self._toolbox)
         self._compactor = Compactor(self._journal, conversation, self.stop, self._toolbox, self._services.window_tokens)
         held = (self.grant, self.lease, self.stop, self._ceiling)
         self._evaluator = evaluator_of(held, self._services, self._journal, conversation, self._profile.model_id)
@@ -194,6 +193,8 @@ class Turn:
         elif self._loaded.needs_answer():
             if await self._ceiling.is_reached(self._journal):
                 await self._end(TURN_END_KIND_BUDGET_REACHED)
+            elif await self._speech.guardrails.blocks_input(self._loaded, self._journal, self.stop):
+                await self._end(TURN_END_KIND_FAILED)
             else:
                 await self._ask()
         elif self._loaded.goal is not None:
@@ -275,10 +276,11 @@ class Turn:
 
     async def _after_answer(self, answer: Answer) -> None:
         assert answer.stop is not None
+        if answer.objection is not None:
+            await self._end(TURN_END_KIND_FAILED)
+            return
         if answer.stop.reason is StopReason.REFUSAL:
-            told = answer.stop.details or {}
-            details = {"type": "refusal", "category": told.get("category"), "explanation": told.get("explanation")}
-            await self._end(TURN_END_KIND_REFUSAL, details=orjson.dumps(details))
+            await self._end(TURN_END_KIND_REFUSAL, details=answer.refusal())
             return
         calls = self._loaded.open_calls()
         self._park = [call for call in calls if call.permission != "allow" or call.is_of_thread]
@@ -288,8 +290,7 @@ class Turn:
 
     async def _stop_at_limit(self) -> None:
         message = f"The turn was ended after {self._steps} model requests, the most that one turn may make."
-        fields = retry.error_fields("tool_use_limit_reached_error", message)
-        self._journal.add("session.error", fields)
+        self._journal.add("session.error", retry.error_fields("tool_use_limit_reached_error", message))
         await self._end(TURN_END_KIND_FAILED)
 
     async def _after_model_error(self, error: ModelError, access: ModelAccess | None) -> None:
