@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kit.buffers import keep_buffers
 from kit.lifecycle import Service
 from kit.migrate import migrate
 from kit.nats import Nats, connect
@@ -11,29 +12,39 @@ from kit.postgres import Database
 from kit.rpc.client import Channel
 from kit.rpc.server import Server
 from managed_agents.sessions.v1.duties_pb2_grpc import DutiesServiceStub
-from managed_agents.worker.v1.queue_pb2_grpc import add_QueueServiceServicer_to_server
 from services.worker.queue.config import QueueSettings, load_settings
-from services.worker.queue.handlers.queue import QueueHandler
 from services.worker.queue.session_protocol import SessionProtocol
+from services.worker.queue.tool_protocol import ToolProtocol
 
 SCHEMA = "worker"
+# All replicas share what it reads of the sessions' log.
+CONSUMER = "worker-queue-session-ends"
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 async def build() -> Service:
     """The queue as the process environment describes it."""
     settings = load_settings()
+    keep_buffers()
     return compose(settings, await connect(settings.nats_server(), "queue"))
 
 
-def compose(settings: QueueSettings, nats: Nats) -> Service:
+def compose(settings: QueueSettings, nats: Nats, *, consumer_name: str = CONSUMER) -> Service:
     """Wires the queue."""
     dsn = settings.database_dsn()
     database = Database(dsn, SCHEMA)
-    sessions = Channel(settings.sessions_address, token=settings.internal_token())
+    sessions = Channel(settings.sessions_address, token=settings.internal_token(), exchange=True)
     server = Server(settings.listen_address(), service="queue", internal_token=settings.internal_token())
-    server.add(add_QueueServiceServicer_to_server, QueueHandler(database))
-    protocol = SessionProtocol(
+    tools = ToolProtocol(
+        database,
+        nats,
+        sessions,
+        lease_seconds=settings.work_lease_seconds,
+        keep_seconds=settings.work_keep_seconds,
+        sweep_seconds=settings.work_sweep_seconds,
+        consumer_name=consumer_name,
+    )
+    whole_sessions = SessionProtocol(
         database, nats, sessions.stub(DutiesServiceStub), ttl_seconds=settings.session_work_seconds
     )
 
@@ -45,6 +56,7 @@ def compose(settings: QueueSettings, nats: Nats) -> Service:
     service.add("database", prepare, database.close)
     service.add("nats", stop=nats.close)
     service.add("sessions", stop=sessions.close)
-    protocol.add_to(service, server)
+    tools.add_to(service, server)
+    whole_sessions.add_to(service, server)
     service.add("rpc", server.start, server.stop)
     return service

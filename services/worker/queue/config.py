@@ -9,6 +9,12 @@ class QueueSettings(BaseServiceSettings):
     sessions_address: str
     # How long a worker that serves a session may be silent before it loses it.
     session_work_seconds: int = Field(60, ge=1, le=600)
+    # How long a worker that runs one item may be silent before it loses it.
+    work_lease_seconds: float = Field(60.0, gt=0, le=3600)
+    # How long items that ended can be looked at.
+    work_keep_seconds: float = Field(86_400.0, ge=3600)
+    # How often what no hint told of is looked for, while somebody waits.
+    work_sweep_seconds: float = Field(1.0, gt=0, le=60)
 
 
 def load_settings() -> QueueSettings:
