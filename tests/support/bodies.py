@@ -214,6 +214,16 @@ BODIES: dict[str, Any] = {
             "loop_engine": "builtin",
         },
     },
+    "POST /v1/agents/{agent_id}/step": [
+        {
+            "session_id": "20261018T210512-k3f9/order-status#0",
+            "system": "You answer questions about orders.",
+            "tools": [{"name": "get_order", "description": "Reads one order.", "input_schema": SCHEMA}],
+            "message": "Where is my order?",
+            "step": 1,
+        },
+        {"session_id": "never begun", "tool_results": [{"id": "sevt_x", "ok": False, "error": "No such order."}]},
+    ],
     "POST /v1/outcomes": OUTCOME,
     "PUT /v1/outcomes/{outcome_id}": OUTCOME,
     "POST /v1/sessions/{session_id}/outcomes": {
