@@ -52,6 +52,7 @@ from services.sessions.operations.announcer import TURN_READY, Announcer
 from services.sessions.operations.blob_holds import BlobSweep
 from services.sessions.operations.claims import Claims
 from services.sessions.operations.core import Operations
+from services.sessions.operations.default_engines import DefaultEngines, engine_reader
 from services.sessions.operations.repository_tokens import RepositoryTokens
 from services.sessions.operations.session_vaults import vault_checker
 from services.sessions.operations.token_sweep import TokenSweep
@@ -83,6 +84,7 @@ async def build(settings: Settings | None = None) -> Service:
     server.add(add_AgentsServiceServicer_to_server, AgentsHandler(database, clock, has_search=settings.has_search()))
     server.add(add_EnvironmentsServiceServicer_to_server, EnvironmentsHandler(database, clock))
     tokens = RepositoryTokens(vault)
+    engines = DefaultEngines(engine_reader(vault) if vault is not None else None)
     sessions = SessionsHandlers(
         operations,
         prices=prices,
@@ -90,6 +92,7 @@ async def build(settings: Settings | None = None) -> Service:
         check_vaults=vault_checker(vault),
         tokens=tokens,
         has_search=settings.has_search(),
+        default_engines=engines,
     )
     _serve_sessions(server, operations, sessions, EventsHandlers(operations, has_grader=has_grader), vault)
     server.add(add_ResourcesServiceServicer_to_server, ResourcesHandlers(operations, tokens))
@@ -116,6 +119,7 @@ async def build(settings: Settings | None = None) -> Service:
     service.add("relay", relay.start, relay.stop)
     service.add("hints", hear_hints)
     _add_blobs(service, settings, blobs, BlobSweep(database, clock, blobs, settings.blob_grace()), nats)
+    service.add("default engines", engines.follow(nats))
     service.add("operations", stop=operations.stop)
     service.add_task("claims", Claims(operations).run)
     if vault is not None:

@@ -139,8 +139,9 @@ def public_fields(document: dict[str, Any]) -> dict[str, Any]:
 
 def _engine(requested: Any) -> str:
     if isinstance(requested, str) and requested in UNAVAILABLE_ENGINES:
+        reason = UNAVAILABLE_ENGINES[requested]
         raise LoopEngineNotSupported(
-            f"loop_engine {requested} can't be used: {UNAVAILABLE_ENGINES[requested]}. Available: {', '.join(_AVAILABLE)}.",
+            f"loop_engine {requested} can't be used: {reason}. Available: {', '.join(_AVAILABLE)}.",
             field=ENGINE,
         )
     if not isinstance(requested, str) or requested not in _AVAILABLE:

@@ -109,6 +109,8 @@ class SessionState:
     environment_now: str | None = None
     # Whether workers of the environment run the session's tools, see `domain/duty.py`.
     on_worker: bool = False
+    # What runs its turns: only a runner that has the engine is given one.
+    loop_engine: str = "builtin"
     revision: int = 1
     budget: str | None = None
     archived_at: datetime | None = None

@@ -60,6 +60,7 @@ class Admitted:
             created_at=self.row.created_at,
             environment_id=self.row.environment_id,
             on_worker=self.row.on_worker,
+            loop_engine=self.row.loop_engine,
             budget=self.row.budget,
         )
 

@@ -11,10 +11,12 @@ be frozen on an engine that its workspace did not choose.
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
 from kit.errors import DomainError
+from kit.nats import Nats
 from kit.rpc.client import Channel
 from kit.rpc.context import CallContext
 from kit.telemetry import log
@@ -73,6 +75,18 @@ class DefaultEngines:
         self._saves += 1
         for known in self._known.values():
             known.read_at = -REFRESH_SECONDS
+
+    def follow(self, nats: Nats) -> Callable[[], Awaitable[None]]:
+        """Begins to hear of saves. One that is missed while the bus is away is made up for by the reconnect."""
+
+        async def saved(_message: Any) -> None:
+            self.forget()
+
+        async def begin() -> None:
+            await nats.subscribe_eventually("settings.saved.*", saved)
+            nats.on_reconnect(self.forget)
+
+        return begin
 
     async def _ask(self, workspace_id: str, former: _Known | None, read: ReadEngine) -> _Known:
         asked_at, saves = time.monotonic(), self._saves

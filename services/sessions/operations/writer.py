@@ -147,7 +147,7 @@ class Writer:
             moved = placed[index]
             if moved.state.turn_state is not TurnState.READY or moved.state.status is not Status.RUNNING:
                 continue
-            seat = self._room.reserve(moved.state.turn_holder)
+            seat = self._room.reserve(moved.state.turn_holder, moved.state.loop_engine)
             if seat is None:
                 continue
             placed[index] = grant_at_once(moved, seat.runner_id)

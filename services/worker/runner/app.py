@@ -27,6 +27,7 @@ from services.worker.runner.handlers.deletions import Deletions
 from services.worker.runner.handlers.runner import RunnerDescription, RunnerHandler
 from services.worker.runner.loop.cache import ConversationCache
 from services.worker.runner.loop.claims import Claims
+from services.worker.runner.loop.remote import LOOP_ENGINES
 from services.worker.runner.loop.retry import RetryPolicy
 from services.worker.runner.loop.rubrics import RubricReader
 from services.worker.runner.loop.sessions import TurnSessions
@@ -127,6 +128,7 @@ class Runner:
                 web=self._web,
                 callout=partial(post_json, private=private),
                 retry_policy=RetryPolicy(settings.model_attempts, settings.model_retry_seconds),
+                private=private,
                 window_tokens=settings.context_window_tokens,
             ),
             self._cache,
@@ -232,6 +234,7 @@ class Runner:
             sandbox_notes=sandbox.notes,
             tools=tuple(self._tools),
             sandbox_providers=(*self.sandboxes.providers, *((SELF_HOSTED,) if self._outside else ())),
+            loop_engines=LOOP_ENGINES,
         )
 
 

@@ -28,6 +28,8 @@ from services.worker.runner.models.http_agent import HttpAgent, NotPosted, Step,
 from services.worker.runner.models.text import plain_text
 from services.worker.sandbox.placeholders import SecretsUnavailable
 
+# What a runner has beside the loop of its own.
+LOOP_ENGINES = (HTTP_ENGINE,)
 BUDGET_REPLY = "[agent exceeded its step budget for this turn]"
 
 
