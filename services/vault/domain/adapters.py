@@ -184,7 +184,7 @@ ADAPTERS: Mapping[str, tuple[Adapter, ...]] = MappingProxyType(
             Adapter("local", "On the runner's host"),
             Adapter("docker", "Docker", "no provider for Docker is part of this build"),
             Adapter("kubernetes", "Kubernetes", "no provider for Kubernetes is part of this build"),
-            Adapter("self_hosted", "Outside workers", "this build hands no work to outside workers"),
+            Adapter("self_hosted", "Outside workers", "workers serve environments of their own: create one with hosting_type self_hosted, and name it in sessions"),
             Adapter("remote", "Remote worker API", "no provider for remote workers is part of this build"),
         ),
     }

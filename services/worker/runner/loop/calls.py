@@ -41,11 +41,18 @@ class Call:
     # For a tool of an MCP server: the server, and what that calls the tool.
     server_name: str = ""
     server_tool: str = ""
+    # Whether a worker that serves the session runs it, and answers by itself.
+    by_worker: bool = False
 
     @property
     def is_of_thread(self) -> bool:
         """Whether a thread answers the call. Only coordinators are allowed tools of these names."""
         return not self.custom and self.permission == "allow" and self.name in (START_THREAD, SEND_TO_THREAD)
+
+    @property
+    def runs_on_worker(self) -> bool:
+        """Whether a worker has it, or will, without anybody's further leave."""
+        return self.by_worker and (self.permission == "allow" or self.decision == "allow")
 
     @property
     def answered(self) -> bool:

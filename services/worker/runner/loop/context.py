@@ -32,6 +32,7 @@ from services.worker.runner.loop.steps import UNANSWERED, Steps
 from services.worker.runner.models.base import Block, Message, Role, block_chars
 from services.worker.runner.models.summary import COMPACTION, INTRODUCTION
 from services.worker.runner.models.windows import block_tokens
+from services.worker.runner.outside.sessions import WORKER
 
 # What an event costs in memory beyond its bytes, roughly: dicts, strings and the message around it.
 _EVENT_OVERHEAD_BYTES = 600
@@ -252,7 +253,8 @@ class Conversation:
         # The block has what the model said, which for a tool of a server is not what the server calls it.
         name, arguments = (content[0] if content else fields).get("name") or fields["name"], fields["input"]
         permission = "" if custom else fields.get("evaluated_permission", "allow")
-        call = Call(event_id, block_id, name, arguments, custom, permission)
+        by_worker = fields.get("executor") == WORKER
+        call = Call(event_id, block_id, name, arguments, custom, permission, by_worker=by_worker)
         self.calls.append(call)
         self._answer.append({"type": "tool_use", "id": block_id, "name": name, "input": arguments})
         return call

@@ -12,7 +12,7 @@ from services.worker.runner.loop.services import TurnServices
 from services.worker.runner.loop.tools import Place, Sandbox
 from services.worker.runner.mcp.turn import TurnServers
 from services.worker.runner.models.base import ToolDefinition
-from services.worker.runner.outside import OutsideSandbox, is_self_hosted
+from services.worker.runner.outside import OutsideSandbox, is_self_hosted, sessions
 from services.worker.runner.outside.sandbox import NOTE, described
 from services.worker.tools import VisibleRoot
 
@@ -34,28 +34,36 @@ class Places:
         self._profile = profile
         self._roots = roots
         self._outside: OutsideSandbox | None = None
-        if services.outside is not None and is_self_hosted(grant):
+        # Whether a worker serves the session as a whole: nothing of it is run here then.
+        self._serves_session = sessions.serves_sessions(grant)
+        if services.outside is not None and is_self_hosted(grant) and not self._serves_session:
             self._outside = services.outside.of(grant, write, retry.error_fields)
 
     @property
     def built_in(self) -> Mapping[str, ToolDefinition]:
         """The built-in tools, as the model is to be told of them."""
+        if self._serves_session:
+            return sessions.described(self._services.built_in)
         return self._services.built_in if self._outside is None else described(self._services.built_in)
 
     @property
     def is_here(self) -> bool:
         """Whether the session's own tools run in a sandbox of this runner."""
-        return self._outside is None
+        return self._outside is None and not self._serves_session
 
     def prompt(self, notes: Sequence[str], *, uses_sandbox: bool) -> str:
         """What the model is told first."""
         about = SANDBOX_NOTE if self.is_here else NOTE
+        if self._serves_session:
+            about, notes = sessions.NOTE, (*notes, *sessions.prompt_notes(self._grant))
         return system_prompt(self._profile.system, uses_sandbox=uses_sandbox, notes=notes, sandbox_note=about)
 
     def sandbox(self) -> Sandbox:
         """Where the session's own tools run."""
         if self._outside is not None:
             return self._outside
+        if self._serves_session:
+            return sessions.NoSandbox()
         return threads.sandbox_for(self._services.sandboxes, self._grant, self._roots())
 
     def with_web(self) -> Sandbox:

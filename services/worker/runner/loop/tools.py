@@ -20,6 +20,7 @@ from services.worker.runner.loop.journal import Journal
 from services.worker.runner.loop.stopping import Stopped, StopSignal
 from services.worker.runner.mcp.turn import TurnServers
 from services.worker.runner.models.base import ToolCall, ToolDefinition
+from services.worker.runner.outside.sessions import WORKER
 from services.worker.tools import TOOL_SPECS, ToolOutcome
 
 
@@ -61,6 +62,8 @@ class Toolbox:
         self._fixed += profile.custom_tools.values()
         self._fixed += of_service
         self.uses_sandbox = any(name in TOOL_SPECS for name in self._usable)
+        # Tools that a worker runs, see `outside/sessions.py`.
+        self.by_worker: frozenset[str] = frozenset()
         self._usable |= dict.fromkeys((tool.name for tool in of_service), "always_allow")
 
     @property
@@ -91,6 +94,8 @@ class Toolbox:
                 gate = {"requires_confirmation": True, "confirmation_group_id": group_id}
                 fields |= gate
                 block |= gate
+            if policy and tool is None and call.name in self.by_worker:
+                fields["executor"] = WORKER
             fields["evaluated_permission"] = _PERMISSIONS.get(policy, "deny")
             if policy:
                 fields["evaluation"] = {"type": policy}

@@ -46,6 +46,7 @@ from services.worker.runner.loop.stopping import StopKind, Stopped, StopSignal
 from services.worker.runner.loop.tools import Toolbox, run_call
 from services.worker.runner.models.access import Model
 from services.worker.runner.models.base import ModelAccess, ModelError, ModelErrorKind, StopReason
+from services.worker.runner.outside.sessions import worker_tools
 
 DEFAULT_MAX_STEPS = 25
 # Failures of our own in one turn, after which it is given back instead of failing on.
@@ -72,6 +73,7 @@ class Turn:
         self._places = Places(services, grant, self._profile, self._write, lambda: self._workspace.roots)
         self._servers = servers_for(services.servers, grant, self._profile, self._places.sandbox, self._write)
         self._toolbox = Toolbox(self._profile, self._places.built_in, threads.tools_for(grant), self._servers)
+        self._toolbox.by_worker = worker_tools(grant)
         self._ceiling = Ceiling(grant)
         self._remote = remote.of_turn(grant, services.private, self._secrets)
         self._thread = {"session_thread_id": grant.thread_id, "agent_name": self._profile.name}
@@ -283,7 +285,7 @@ class Turn:
             await self._end(TURN_END_KIND_REFUSAL, details=answer.refusal())
             return
         calls = self._loaded.open_calls()
-        self._park = [call for call in calls if call.permission != "allow" or call.is_of_thread]
+        self._park = [call for call in calls if call.permission != "allow" or call.is_of_thread or call.by_worker]
         self._run = [call for call in calls if call not in self._park]
         if not answer.calls and self._loaded.goal is None:
             await self._end(TURN_END_KIND_END_TURN)

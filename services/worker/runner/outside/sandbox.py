@@ -1,7 +1,6 @@
 """Where the tools of a self-hosted session run: on a machine of the operator, one item of work after another."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -9,7 +8,7 @@ from typing import Any, NoReturn
 from managed_agents.sessions.v1.turns_pb2 import TurnGrant
 from services.worker.runner.models.base import ToolDefinition
 from services.worker.runner.outside.items import MOST_ITEMS_OF_A_CALL, Item, Result, WorkFailed, WorkQueue, item_id
-from services.worker.runner.outside.tools import BASH_DESCRIPTION, OutsideTools, Shell
+from services.worker.runner.outside.tools import BASH_DESCRIPTION, run_tool
 from services.worker.tools import ShellUnavailable, ToolOutcome, limit_text
 
 PROVIDER = "self_hosted"
@@ -18,7 +17,6 @@ NOTE = (
     " start there, and nothing outside of it can be reached."
 )
 _OVERFLOW_FOLDER = ".managed-agents/tool_outputs"
-_MOST_SHELLS = 10_000
 
 # Writes an event of a turn.
 Write = Callable[[str, Mapping[str, Any]], object]
@@ -36,17 +34,11 @@ class OutsideWork:
 
     def __init__(self, queue: WorkQueue) -> None:
         self.queue = queue
-        # By session or thread.
-        self._shells: OrderedDict[str, Shell] = OrderedDict()
         self._stopping: set[asyncio.Task[None]] = set()
 
     def of(self, grant: TurnGrant, write: Write, error_fields: ErrorFields) -> "OutsideSandbox":
         """Where the tools of a turn run."""
-        shell = self._shells.setdefault(grant.session.id, Shell())
-        self._shells.move_to_end(grant.session.id)
-        while len(self._shells) > _MOST_SHELLS:
-            self._shells.popitem(last=False)
-        return OutsideSandbox(self, grant, shell, write, error_fields)
+        return OutsideSandbox(self, grant, write, error_fields)
 
     def stop(self, session_id: str, item_ids: Sequence[str]) -> None:
         """Have items stopped, in a task of its own: whoever asks has no time to wait."""
@@ -62,14 +54,11 @@ class OutsideWork:
 class OutsideSandbox:
     """For one turn; calls run one after another."""
 
-    def __init__(
-        self, shared: OutsideWork, grant: TurnGrant, shell: Shell, write: Write, error_fields: ErrorFields
-    ) -> None:
+    def __init__(self, shared: OutsideWork, grant: TurnGrant, write: Write, error_fields: ErrorFields) -> None:
         self._shared = shared
         # Threads work in their session.
         self._session_id = grant.root_session_id or grant.session.id
         self._environment_id = grant.session.environment_id
-        self._tools = OutsideTools(shell)
         self._write = write
         self._error_fields = error_fields
         self._call_id = ""
@@ -89,7 +78,7 @@ class OutsideSandbox:
     async def run_tool(self, name: str, value: object) -> ToolOutcome:
         """Run one tool to its end."""
         try:
-            return await self._tools.run(name, value, self._do, self._spill_path())
+            return await run_tool(name, value, self._do, self._spill_path())
         except WorkFailed as failed:
             self._write("session.error", self._error_fields(failed.code, failed.message))
             return ToolOutcome(str(failed), is_error=True)

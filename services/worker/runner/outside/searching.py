@@ -28,11 +28,11 @@ class Glob:
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         """Raises ToolFailed for a pattern that can't be understood."""
-        pattern, self._folder = _start(arguments["pattern"], arguments.get("path"))
-        if ".." in pattern.split("/"):
+        self._text, self._folder = _start(arguments["pattern"], arguments.get("path"))
+        if ".." in self._text.split("/"):
             raise ToolFailed("glob: pattern: must not contain '..'; name the folder in path")
         try:
-            self._pattern = PathPattern(pattern)
+            self._pattern = PathPattern(self._text)
         except PatternInvalid as error:
             raise ToolFailed(f"glob: pattern: {error}") from None
 
@@ -40,12 +40,18 @@ class Glob:
     def command(self) -> str:
         """Lists what lies there, with times where the machine's `find` can tell them."""
         depth = self._pattern.deepest
-        walk = f"find . {f'-maxdepth {depth} ' if depth is not None else ''}-type d -name .git -prune -o"
+        walk = f"find . {f'-maxdepth {depth} ' if depth is not None else ''}-type d -name .git -prune -o{self._named}"
         return (
             f"cd -- {quote(self._folder)} &&"
             f" {{ {walk} -printf '%T@ %y %P\\n' 2>/dev/null || {walk} -print 2>/dev/null; }}"
             f" | head -n {_MOST_ENTRIES + 1}"
         )
+
+    @property
+    def _named(self) -> str:
+        """Leaves out on the machine what can't match by its name."""
+        name = self._text.rstrip("/").rpartition("/")[2]
+        return "" if name == "**" or set("{}\\") & set(self._text) else f" -name {quote(name)}"
 
     def read(self, stdout: str) -> str:
         """The result for the model."""
@@ -61,8 +67,9 @@ class Glob:
         shown = [f"{base}{path}" for _, path in found[:MOST_PATHS]] or ["No matches."]
         if len(found) > MOST_PATHS:
             shown.append(f"[{len(found) - MOST_PATHS} older matches are not listed]")
-        if len(lines) > _MOST_ENTRIES:
-            shown.append(f"[only {_MOST_ENTRIES} entries were looked at; narrow the search by path]")
+        # A line of another form is the worker's word that it told less than all.
+        if len(lines) > _MOST_ENTRIES or (dated and not lines[-1].startswith("./") and not _DATED.fullmatch(lines[-1])):
+            shown.append("[not all entries were looked at; narrow the search by path or pattern]")
         return "\n".join(shown)
 
 

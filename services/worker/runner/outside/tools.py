@@ -1,13 +1,11 @@
 """The six built-in tools on a worker's machine.
 
 Each call becomes items: `bash` an exec, `read` a read, `write` a write, `edit` a read and a write, `glob` and `grep` an
-exec that searches. A command runs in a shell of its own in the worker's folder. What one leaves to the next are files
-and, where the worker reports them with its result (`cwd`, `env`), the folder and the variables that it ended with:
-they go along with the session's next command.
+exec that searches. Every command runs in a shell of its own that begins in the worker's folder: the next one may well
+be run by another worker, so what one leaves to the next are files and nothing else, and the model is told so.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from services.worker.runner.outside.fetched import CapturedSpill, FetchedFile, encoded
@@ -20,69 +18,40 @@ from services.worker.tools.overflow import SpillBuffer
 # How long a file may take, and what a command may take beyond its own time: to start, to be killed, to be reported.
 FILE_SECONDS = 90.0
 _MORE_SECONDS = 60.0
-_MOST_VARIABLES_BYTES = 64 * 1024
 BASH_DESCRIPTION = (
-    "Run a command on a machine of the operator, in its work folder. Every command gets a shell of its own: files stay"
-    " from call to call, functions and plain variables don't, so keep what belongs together in one command. Standard"
-    " input is empty. A command ends after 120 seconds unless timeout_ms says otherwise (at most 600000). restart goes"
-    " back to the work folder."
+    "Run a command on a machine of the operator. Every command gets a shell of its own that begins in the work folder:"
+    " files stay from call to call, the working directory and variables don't, so keep what belongs together in one"
+    " command. Output comes first and errors after it; standard input is empty. A command ends after 120 seconds unless"
+    " timeout_ms says otherwise (at most 600000)."
 )
 
 # Has an item of this kind done within so many seconds.
 Do = Callable[[str, Mapping[str, Any], float], Awaitable[Result]]
 
 
-@dataclass(slots=True)
-class Shell:
-    """What the next command of a session begins with."""
-
-    cwd: str = ""
-    env: dict[str, str] = field(default_factory=dict)
-
-    def take(self, answer: Mapping[str, Any]) -> None:
-        """What a worker says that a command ended with."""
-        cwd, env = answer.get("cwd"), answer.get("env")
-        if isinstance(cwd, str):
-            self.cwd = cwd
-        if isinstance(env, dict) and all(isinstance(value, str) for value in env.values()):
-            size = sum(len(name) + len(value) for name, value in env.items())
-            self.env = dict(env) if size <= _MOST_VARIABLES_BYTES else {}
+async def run_tool(name: str, value: object, do: Do, spill_path: str) -> ToolOutcome:
+    """Run one tool. Raises WorkFailed where an item ended without a result; other failures are outcomes."""
+    try:
+        arguments = validate_input(name, value)
+        if name == "bash":
+            return await _bash(arguments, do, spill_path)
+        text = await _RUNS[name](arguments, do)
+    except ToolFailed as error:
+        return limit_text(str(error), None, is_error=True)
+    return await _limited(text, do, spill_path)
 
 
-class OutsideTools:
-    """The tools of one session or thread."""
-
-    def __init__(self, shell: Shell) -> None:
-        self._shell = shell
-
-    async def run(self, name: str, value: object, do: Do, spill_path: str) -> ToolOutcome:
-        """Run one tool. Raises WorkFailed where an item ended without a result; other failures are outcomes."""
-        try:
-            arguments = validate_input(name, value)
-            if name == "bash":
-                return await self._bash(arguments, do, spill_path)
-            text = await _RUNS[name](arguments, do)
-        except ToolFailed as error:
-            return limit_text(str(error), None, is_error=True)
-        return await _limited(text, do, spill_path)
-
-    async def _bash(self, arguments: Mapping[str, Any], do: Do, spill_path: str) -> ToolOutcome:
-        if arguments.get("restart", False):
-            if "command" in arguments:
-                raise ToolFailed("bash: restart: runs no command; send the command in a call of its own")
-            self._shell.cwd, self._shell.env = "", {}
-            return ToolOutcome("The next command begins in the work folder.")
-        if "command" not in arguments:
-            raise ToolFailed("bash: command: required, and missing")
-        seconds = arguments.get("timeout_ms", 0) / 1000 or DEFAULT_TIMEOUT_SECONDS
-        payload: dict[str, Any] = {"command": arguments["command"], "timeout_ms": round(seconds * 1000)}
-        if self._shell.cwd:
-            payload["cwd"] = self._shell.cwd
-        if self._shell.env:
-            payload["env"] = self._shell.env
-        answer = _object(await do("exec", payload, seconds + _MORE_SECONDS))
-        self._shell.take(answer)
-        return await _command_outcome(answer, seconds, do, spill_path)
+async def _bash(arguments: Mapping[str, Any], do: Do, spill_path: str) -> ToolOutcome:
+    if arguments.get("restart", False):
+        if "command" in arguments:
+            raise ToolFailed("bash: restart: runs no command; send the command in a call of its own")
+        return ToolOutcome("Every command gets a new shell here, so there was nothing to restart.")
+    if "command" not in arguments:
+        raise ToolFailed("bash: command: required, and missing")
+    seconds = arguments.get("timeout_ms", 0) / 1000 or DEFAULT_TIMEOUT_SECONDS
+    payload = {"command": arguments["command"], "timeout_ms": round(seconds * 1000)}
+    answer = _object(await do("exec", payload, seconds + _MORE_SECONDS))
+    return await _command_outcome(answer, seconds, do, spill_path)
 
 
 async def _command_outcome(answer: Mapping[str, Any], seconds: float, do: Do, spill_path: str) -> ToolOutcome:
