@@ -26,6 +26,7 @@ from typing import Any
 
 import orjson
 
+from services.worker.runner.loop.blocks import push, usable_blocks
 from services.worker.runner.loop.calls import WITHHELD, Call, failed_result
 from services.worker.runner.loop.goal import END, ONGOING, START, Goal, declared, restored, settling
 from services.worker.runner.loop.steps import UNANSWERED, Steps
@@ -353,34 +354,11 @@ class Conversation:
             push(messages, "user", [call.result or failed_result(call, UNANSWERED) for call in self.calls])
 
 
-def usable_blocks(content: object) -> list[Block]:
-    """The blocks of an event's content that a model can take: vendors refuse empty text."""
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}] if content.strip() else []
-    if not isinstance(content, list):
-        return []
-    return [block for block in content if block["type"] in _BLOCK_TYPES and block.get("text", "x").strip()]
-
-
-def push(messages: list[Message], role: Role, content: list[Block], reasoning: Iterable[Block] = ()) -> None:
-    """Add a message, or join it to the last one of its role between two answers. Messages are never changed."""
-    last = messages[-1] if messages else None
-    if last is not None and last.role == "system" and role == "user":
-        messages.pop()
-        push(messages, role, content)
-        messages.append(last)
-    elif last is not None and last.role == role:
-        messages[-1] = Message(role, [*last.content, *content], [*last.reasoning, *reasoning])
-    else:
-        messages.append(Message(role, content, tuple(reasoning)))
-
-
 def _tokens(content: Iterable[Block]) -> int:
     return sum(map(block_tokens, content))
 
 
 _READ_TOKENS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-_BLOCK_TYPES = frozenset(("text", "image", "document", "search_result"))
 _HANDLERS = {
     "user.message": Conversation._on_user_message,
     "user.define_outcome": Conversation._on_define_outcome,

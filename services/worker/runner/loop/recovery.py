@@ -52,7 +52,7 @@ def plan(conversation: Conversation, *, attempt: int, resumed: bool) -> Plan:
                 result.events.append(tool_result(call, NEVER_ANSWERED))
         elif call.decision == "deny":
             result.events.append(tool_result(call, denial(call)))
-        elif call.decision == "allow" and attempt == 1 and resumed:
+        elif call.decision == "allow" and attempt == 1 and resumed and not call.by_worker:
             result.run.append(call)
         else:
             result.events.append(tool_result(call, OUTCOME_UNKNOWN))

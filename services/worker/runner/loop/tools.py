@@ -62,8 +62,7 @@ class Toolbox:
         self._fixed += profile.custom_tools.values()
         self._fixed += of_service
         self.uses_sandbox = any(name in TOOL_SPECS for name in self._usable)
-        # Tools that a worker runs, see `outside/sessions.py`.
-        self.by_worker: frozenset[str] = frozenset()
+        self._by_worker = frozenset(name for name, tool in built_in.items() if tool.by_worker)
         self._usable |= dict.fromkeys((tool.name for tool in of_service), "always_allow")
 
     @property
@@ -94,7 +93,7 @@ class Toolbox:
                 gate = {"requires_confirmation": True, "confirmation_group_id": group_id}
                 fields |= gate
                 block |= gate
-            if policy and tool is None and call.name in self.by_worker:
+            if policy and tool is None and call.name in self._by_worker:
                 fields["executor"] = WORKER
             fields["evaluated_permission"] = _PERMISSIONS.get(policy, "deny")
             if policy:

@@ -46,7 +46,6 @@ from services.worker.runner.loop.stopping import StopKind, Stopped, StopSignal
 from services.worker.runner.loop.tools import Toolbox, run_call
 from services.worker.runner.models.access import Model
 from services.worker.runner.models.base import ModelAccess, ModelError, ModelErrorKind, StopReason
-from services.worker.runner.outside.sessions import worker_tools
 
 DEFAULT_MAX_STEPS = 25
 # Failures of our own in one turn, after which it is given back instead of failing on.
@@ -73,11 +72,10 @@ class Turn:
         self._places = Places(services, grant, self._profile, self._write, lambda: self._workspace.roots)
         self._servers = servers_for(services.servers, grant, self._profile, self._places.sandbox, self._write)
         self._toolbox = Toolbox(self._profile, self._places.built_in, threads.tools_for(grant), self._servers)
-        self._toolbox.by_worker = worker_tools(grant)
         self._ceiling = Ceiling(grant)
-        self._remote = remote.of_turn(grant, services.private, self._secrets)
         self._thread = {"session_thread_id": grant.thread_id, "agent_name": self._profile.name}
         self._speech = Speech(services.publish, grant, self._profile.guardrails, services.callout)
+        self._remote = remote.of_turn(grant, services.private, self._secrets, self._speech.guardrails)
         self._workspace = services.workspaces.of(grant, self._write, self.stop)
         self._interrupt_seq = self._obeyed_seq = 0
         self._news = self._handing_over = self._over = self._failed = False
@@ -231,10 +229,8 @@ class Turn:
 
     async def _ask(self) -> None:
         if self._remote is not None:
-            prompt = await self._prompt()
-            answer = await self._remote.ask(self._journal, self._loaded, self.stop, self._toolbox, prompt)
-            await (self._end(TURN_END_KIND_FAILED) if answer is None else self._after_answer(answer))
-            return
+            answer = await self._remote.ask(self._journal, self._loaded, self.stop, self._toolbox, await self._prompt())
+            return await self._after_answer(answer)
         access: ModelAccess | None = None
         try:
             async with self._services.access.use(self.grant.workspace_id) as model:
@@ -278,7 +274,7 @@ class Turn:
 
     async def _after_answer(self, answer: Answer) -> None:
         assert answer.stop is not None
-        if answer.objection is not None:
+        if answer.objection is not None or answer.failed:
             await self._end(TURN_END_KIND_FAILED)
             return
         if answer.stop.reason is StopReason.REFUSAL:
