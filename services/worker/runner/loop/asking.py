@@ -58,6 +58,8 @@ class Answer:
     thinking_id: str = ""
     # Why it is not let through.
     objection: Objection | None = None
+    # Whether nothing came that could be used; the log says why.
+    failed: bool = False
 
     def refusal(self) -> bytes:
         """What the vendor said of its refusal, as an idle session tells it."""

@@ -18,6 +18,7 @@ from managed_agents.sessions.v1.turns_pb2 import TurnGrant
 from services.worker.runner.loop import recovery, retry
 from services.worker.runner.loop.asking import Answer
 from services.worker.runner.loop.context import Conversation
+from services.worker.runner.loop.guardrails import Guardrails, Objection, tell
 from services.worker.runner.loop.journal import Journal
 from services.worker.runner.loop.secrets import TurnSecrets
 from services.worker.runner.loop.steps import ANSWERED, FAILED, INTERRUPTED
@@ -33,27 +34,32 @@ LOOP_ENGINES = (HTTP_ENGINE,)
 BUDGET_REPLY = "[agent exceeded its step budget for this turn]"
 
 
-def of_turn(grant: TurnGrant, private: PrivateHosts, secrets: TurnSecrets) -> "RemoteAgent | None":
+def of_turn(
+    grant: TurnGrant, private: PrivateHosts, secrets: TurnSecrets, guardrails: Guardrails
+) -> "RemoteAgent | None":
     """The outside agent that a session's turns are run by; None where they are run here."""
     if grant.session.loop_engine != HTTP_ENGINE:
         return None
     engine = HttpEngine.of(orjson.loads(grant.session.loop_engine_options_json))
-    return RemoteAgent(engine, HttpAgent(engine, private), secrets, grant.session.id)
+    return RemoteAgent(engine, HttpAgent(engine, private), secrets, guardrails, grant.session.id)
 
 
 class RemoteAgent:
     """The outside agent of one turn."""
 
-    def __init__(self, engine: HttpEngine, agent: HttpAgent, secrets: TurnSecrets, session_id: str) -> None:
+    def __init__(
+        self, engine: HttpEngine, agent: HttpAgent, secrets: TurnSecrets, guardrails: Guardrails, session_id: str
+    ) -> None:
         self._engine = engine
         self._agent = agent
         self._secrets = secrets
+        self._guardrails = guardrails
         self._session_id = session_id
 
     async def ask(
         self, journal: Journal, conversation: Conversation, stop: StopSignal, toolbox: Toolbox, system: str
-    ) -> Answer | None:
-        """Make the step that is due. None where it failed, for which the log has one session.error. Raises Stopped."""
+    ) -> Answer:
+        """Make the step that is due. Of one that failed the log has one session.error. Raises Stopped."""
         stop.check()
         number = conversation.steps.next_number
         fields = {"context_seq": conversation.step_seq(), "step": number}
@@ -73,6 +79,7 @@ class RemoteAgent:
             with stop.scope():
                 await failpoints.point("runner.step.before_post")
                 answer = self._scrubbed(await self._agent.post(step, await self._headers()))
+                objection = await self._objection(answer)
                 await failpoints.point("runner.step.answered")
         except Stopped as stopped:
             _write_end(journal, start_id, number, INTERRUPTED if stopped.by_user else "", is_error=not stopped.by_user)
@@ -81,10 +88,14 @@ class RemoteAgent:
             _write_end(journal, start_id, number, "" if isinstance(error, NotPosted) else FAILED)
             told = retry.error_fields(retry.error_type(error), self._secrets.scrub(error.message))
             journal.add("session.error", told)
-            return None
+            return Answer(failed=True, stop=Stop(StopReason.END_TURN))
         except Exception:
             _write_end(journal, start_id, number, "")
             raise
+        if objection is not None:
+            _write_end(journal, start_id, number, ANSWERED, is_error=False)
+            tell(journal, objection)
+            return Answer(objection=objection, stop=Stop(StopReason.END_TURN))
         if answer.calls and rounds >= self._engine.max_rounds:
             answer = StepAnswer(BUDGET_REPLY)
         _write_message(journal, answer, started)
@@ -114,6 +125,12 @@ class RemoteAgent:
             if not value.isascii() or not value.isprintable():
                 raise self._not_posted(f"what the header {name} is filled in with can't stand in a header.")
         return filled
+
+    async def _objection(self, answer: StepAnswer) -> Objection | None:
+        """What speaks against telling the reply."""
+        if not self._guardrails.withholds or not (answer.reply or "").strip():
+            return None
+        return await self._guardrails.objection_to(answer.reply or "")
 
     def _scrubbed(self, answer: StepAnswer) -> StepAnswer:
         """The answer without secrets of the session that the agent repeats."""
