@@ -19,6 +19,9 @@ from enum import StrEnum
 
 from .errors import WorkItemHeld, WorkLeaseLost, WorkOutcomeUnknown, WorkQueueTimeout
 
+# How long a holder may be silent beyond its lease while somebody waits.
+SILENCE = timedelta(seconds=30)
+
 
 class Status(StrEnum):
     """Where an item is."""
@@ -171,7 +174,13 @@ def expire(item: Item, now: datetime) -> Item:
 
 
 def due(item: Item) -> datetime | None:
-    """When to look whether the time of the item is over."""
+    """When to look whether the time of the item is over.
+
+    A holder that has accepted it and has been silent for so long after its lease is taken for dead: its result is
+    taken until then, and whoever waits is not kept waiting for the rest of the time.
+    """
+    if item.accepted_at is not None and item.lease_expires_at is not None and item.wait_until is not None:
+        return min(item.lease_expires_at + SILENCE, item.wait_until)
     if item.attempt == 0 and item.queue_until is not None and item.wait_until is not None:
         return min(item.queue_until, item.wait_until)
     return item.wait_until

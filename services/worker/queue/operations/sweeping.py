@@ -86,7 +86,10 @@ class Sweeping:
             await self._look_for_items(workspaces)
         if waited_for := self._waits.item_ids:
             async with self._database.platform_read() as tx:
-                ended = await WorkItemStore(tx).ended_among(waited_for)
+                store = WorkItemStore(tx)
+                ended = await store.ended_among(waited_for)
+                silent = await store.silent_among(waited_for, rules.SILENCE.total_seconds())
+            await self._decide(silent, rules.expire)
             if ended:
                 self._waits.tell(await self._intake.read(ended))
 
