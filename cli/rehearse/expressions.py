@@ -18,7 +18,8 @@ from cli.rehearse.kinds import ANY, Kind, Names, is_clash, kind_of_literal
 from cli.rehearse.values import PLACEHOLDER, Arithmetic, CallsOf, CountOf, Literal, Reference, RowOf, SumOf, Text, Value
 from cli.rehearse.yaml_files import Path_, YamlFile
 
-_NOTHING = Literal(None)
+# What could not be read. It is no literal, so nothing else is said about its value.
+_NOTHING = Reference(("?",))
 _ALWAYS = All(())
 _LOOKS = {
     "row": ("table", "key", "where"),

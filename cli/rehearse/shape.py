@@ -25,8 +25,12 @@ def schema(name: str) -> Mapping[str, Any]:
 
 def shape_faults(file: YamlFile, name: str) -> list[Fault]:
     """What is wrong with the shape of a file; its data may be read as its schema says when nothing is."""
-    validator = Draft202012Validator(schema(name))
-    return [fault for error in validator.iter_errors(file.data) for fault in _faults(file, error)]
+    return [fault for error in _validator(name).iter_errors(file.data) for fault in _faults(file, error)]
+
+
+@cache
+def _validator(name: str) -> Draft202012Validator:
+    return Draft202012Validator(schema(name))
 
 
 def _faults(file: YamlFile, error: ValidationError) -> Iterator[Fault]:

@@ -79,10 +79,11 @@ def read_tables(given: Mapping[str, Any], reader: Expressions) -> dict[str, Tabl
 
 
 def _check_key(column: Field, new_key: str | None, path: Path_, reader: Expressions) -> None:
+    where = (*path, "columns", column.name)
     if column.type not in _KEY_TYPES:
-        reader.fault((*path, "key"), f"a key is a {', '.join(_KEY_TYPES)}; {column.name} is a {column.type}")
+        reader.fault(where, f"a key is a {', '.join(_KEY_TYPES)}; {column.name} is a {column.type}")
     if column.optional:
-        reader.fault((*path, "key"), f"a key is never left out; {column.name} is optional")
+        reader.fault(where, f"a key is never left out; {column.name} is optional")
     if new_key is None:
         return
     example = new_key.replace("{n}", "1")
