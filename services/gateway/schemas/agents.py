@@ -51,6 +51,12 @@ class _Definition(Shape):
     skills: Skills | None = None
     multiagent: AnyObject | None = None
     execution_identity: AnyObject | None = None
+    guardrails: AnyObject | None = Field(
+        default=None, description="Checks on what goes in and out: `input` and `output`."
+    )
+    gateway_session: AnyObject | None = Field(
+        default=None, description="What sessions of the session gateway are begun with."
+    )
     loop_engine: Engine = None
     loop_engine_options: AnyObject | None = None
 

@@ -7,6 +7,8 @@ what it is sent.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Sequence
 
@@ -134,6 +136,7 @@ class GatewayStream:
         tail = await self._hub.join(self._session_id, self._follower, self._call.context)
         line = Line.of(scope)
         take_off = self._call.guard(self._follower.abandon)
+        ending = self._end_with_cookie()
         try:
             if line is None:
                 await while_there(receive, self._serve(send, tail, None))
@@ -142,9 +145,17 @@ class GatewayStream:
                 await self._serve(send, tail, line)
         finally:
             take_off()
+            if ending is not None:
+                ending.cancel()
             if line is not None:
                 line.release()
             await self._hub.leave(tail, self._follower)
+
+    def _end_with_cookie(self) -> asyncio.TimerHandle | None:
+        expires_at = self._call.admitted.principal.expires_at
+        if not expires_at:
+            return None
+        return asyncio.get_running_loop().call_later(max(0.0, expires_at - time.time()), self._follower.abandon)
 
     async def _serve(self, send: Send, tail: Tail, line: Line | None) -> None:
         follower = self._follower
