@@ -22,6 +22,7 @@ from kit.buffers import keep_buffers
 from kit.config import ConfigError, load
 from kit.nats import connect as connect_nats
 
+from .admission.browsers import Browsers
 from .admission.compatibility import Compatibility
 from .admission.credentials import Authenticator
 from .admission.hosts import is_loopback
@@ -34,9 +35,24 @@ from .operation.dispatch import build_routes, no_route
 from .operation.docs import page as reference_page
 from .operation.openapi import document
 from .operation.shell import Shell
-from .routes import agents, environments, files, memory_stores, models, outcomes, resources, sessions, skills, vaults
+from .routes import (
+    agents,
+    environments,
+    examples,
+    files,
+    memory_stores,
+    models,
+    outcomes,
+    publications,
+    resources,
+    sessions,
+    skills,
+    vaults,
+)
+from .routes.browsers import BrowserRoutes
 from .routes.console import PATH, console, dashboard
 from .routes.events import EventRoutes
+from .routes.gateway import GatewayRoutes
 from .routes.keys import KeyRoutes
 from .routes.mcp import McpRoutes
 from .routes.runs import RunRoutes
@@ -44,6 +60,7 @@ from .routes.runtime import RuntimeRoutes
 from .routes.settings import SettingsRoutes
 from .routes.steps import StepRoutes
 from .routes.threads import ThreadRoutes
+from .routes.worker import WorkerRoutes
 from .streams import Hub, StreamProtocol
 
 TITLE = "managed-agents"
@@ -62,7 +79,10 @@ def all_operations(settings: GatewaySettings, hub: Hub, ring: KeyRing | None = N
     runtime = RuntimeRoutes(version=build_version())
     configured = settings.api_key.get_secret_value() if settings.api_key else None
     return (
+        # First, since paths are matched in their order and workers ask most often.
+        *WorkerRoutes(Authenticator(configured, ring)).operations(),
         *agents.OPERATIONS,
+        *publications.OPERATIONS,
         *environments.OPERATIONS,
         *sessions.OPERATIONS,
         *resources.OPERATIONS,
@@ -70,6 +90,8 @@ def all_operations(settings: GatewaySettings, hub: Hub, ring: KeyRing | None = N
         *RunRoutes(hub).operations(),
         *StepRoutes(hub).operations(),
         *ThreadRoutes(hub).operations(),
+        *GatewayRoutes(hub).operations(),
+        *BrowserRoutes(_browsers(settings)).operations(),
         *files.OPERATIONS,
         *skills.OPERATIONS,
         *outcomes.OPERATIONS,
@@ -83,6 +105,10 @@ def all_operations(settings: GatewaySettings, hub: Hub, ring: KeyRing | None = N
     )
 
 
+def _browsers(settings: GatewaySettings) -> Browsers:
+    return Browsers(settings.internal_token(), settings.allowed_origins())
+
+
 def create_app(
     settings: GatewaySettings, clients: Clients, operations: Sequence[Operation], ring: KeyRing | None = None
 ) -> ASGIApp:
@@ -90,7 +116,7 @@ def create_app(
     api_key = settings.api_key.get_secret_value() if settings.api_key else None
     if api_key:
         telemetry.register_secret(api_key)
-    authenticator = Authenticator(api_key, ring)
+    authenticator = Authenticator(api_key, ring, _browsers(settings))
     app = FastAPI(title=TITLE, version=build_version(), docs_url=None, redoc_url=None, redirect_slashes=False)
 
     @cache
@@ -107,6 +133,8 @@ def create_app(
     app.add_route("/docs", docs, include_in_schema=False)
     app.add_route(PATH, console, include_in_schema=False)
     app.add_route("/dashboard", dashboard, include_in_schema=False)
+    for path, endpoint in examples.PAGES.items():
+        app.add_route(path, endpoint, include_in_schema=False)
     app.router.routes[:0] = build_routes(operations, clients)
     app.router.default = no_route
     # The router alone: FastAPI's own error layers would answer before the shell does.
@@ -121,6 +149,7 @@ def create_app(
             writes=settings.inbound_rate_limit_write,
         ),
         listens_on_loopback=is_loopback(settings.host),
+        keys_in_bodies={operation.path for operation in operations if operation.key_in_body},
     )
 
 

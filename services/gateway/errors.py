@@ -84,6 +84,9 @@ DETAILS_BESIDE = frozenset({"memory_path_conflict", "precondition_failed"})
 # The same request may succeed later, so the published client may try again.
 RETRYABLE_CONFLICTS = frozenset({"WRITE_CONFLICT"})
 
+# Conflicts that have no code: what another worker holds is alive, and its holder goes on.
+CODELESS = frozenset({"WORK_ITEM_HELD"})
+
 
 class InvalidRequest(InvalidArgument):
     """A field, a header or a parameter has a wrong type, form, size or value."""
@@ -181,6 +184,7 @@ class ErrorAnswer:
 
     status: int
     type: str
+    # Empty where the refusal has none.
     code: str
     message: str
     details: object | None
@@ -188,7 +192,9 @@ class ErrorAnswer:
 
     def body(self, request_id: str) -> bytes:
         """Render the one envelope that every failure has."""
-        error: dict[str, object] = {"type": self.type, "message": self.message, "code": self.code}
+        error: dict[str, object] = {"type": self.type, "message": self.message}
+        if self.code:
+            error["code"] = self.code
         if self.details is not None:
             error["details"] = self.details
             if self.code in DETAILS_BESIDE and isinstance(self.details, dict):
@@ -226,7 +232,7 @@ def describe(error: BaseException, *, published: bool, request_id: str) -> Error
     return ErrorAnswer(
         status=shape.status,
         type=type_name,
-        code=error.reason.lower(),
+        code="" if error.reason in CODELESS else error.reason.lower(),
         message=str(error.message),
         details=_details(error),
         headers=_headers(shape, error),

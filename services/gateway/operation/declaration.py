@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ..admission.roles import Needs
+from ..admission.roles import Holders, Needs
 from .body import DEFAULT_MAX_BODY_BYTES
 from .call import Call
 from .query import Parameter
@@ -53,6 +53,14 @@ class Operation:
     needs: Needs | None = None
     # Whether a worker's key is taken too, for its own environment where the path names one.
     workers: bool = False
+    # Whether a caller without a credential may have one in the body; the handler then refuses who has none.
+    key_in_body: bool = False
+    # Whether strings in the body may hold NUL characters: what a program printed may.
+    nul_in_body: bool = False
+    # What a worker reaches here through a work item that it holds: see `admission/holders.py`.
+    holders: Holders | None = None
+    # Whether only workers may, where there are keys.
+    workers_only: bool = False
 
     @property
     def role(self) -> Needs:

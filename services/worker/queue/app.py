@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from kit.buffers import keep_buffers
@@ -17,8 +18,8 @@ from services.worker.queue.session_protocol import SessionProtocol
 from services.worker.queue.tool_protocol import ToolProtocol
 
 SCHEMA = "worker"
-# All replicas share what it reads of the sessions' log.
-CONSUMER = "worker-queue-session-ends"
+# All replicas share what these read of the sessions' log.
+CONSUMERS = {"ends": "session_ends", "work": "session_work"}
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -29,8 +30,8 @@ async def build() -> Service:
     return compose(settings, await connect(settings.nats_server(), "queue"))
 
 
-def compose(settings: QueueSettings, nats: Nats, *, consumer_name: str = CONSUMER) -> Service:
-    """Wires the queue."""
+def compose(settings: QueueSettings, nats: Nats, *, consumers: Mapping[str, str] = CONSUMERS) -> Service:
+    """Wires the queue; tests name consumers of their own."""
     dsn = settings.database_dsn()
     database = Database(dsn, SCHEMA)
     sessions = Channel(settings.sessions_address, token=settings.internal_token(), exchange=True)
@@ -42,10 +43,14 @@ def compose(settings: QueueSettings, nats: Nats, *, consumer_name: str = CONSUME
         lease_seconds=settings.work_lease_seconds,
         keep_seconds=settings.work_keep_seconds,
         sweep_seconds=settings.work_sweep_seconds,
-        consumer_name=consumer_name,
+        consumer_name=consumers["ends"],
     )
     whole_sessions = SessionProtocol(
-        database, nats, sessions.stub(DutiesServiceStub), ttl_seconds=settings.session_work_seconds
+        database,
+        nats,
+        sessions.stub(DutiesServiceStub),
+        ttl_seconds=settings.session_work_seconds,
+        consumer_name=consumers["work"],
     )
 
     async def prepare() -> None:

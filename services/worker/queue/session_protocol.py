@@ -19,7 +19,9 @@ from services.worker.queue.operations.session_room import SessionRoom
 class SessionProtocol:
     """What one replica needs to serve the session protocol; `duties` is the stub of the sessions service."""
 
-    def __init__(self, database: Database, nats: Nats, duties: Any, *, ttl_seconds: int) -> None:
+    def __init__(
+        self, database: Database, nats: Nats, duties: Any, *, ttl_seconds: int, consumer_name: str = "session_work"
+    ) -> None:
         self.room = SessionRoom()
         self.duties = SessionDuties(database, nats, duties, self.room)
         self.polling = Polling(database)
@@ -28,7 +30,7 @@ class SessionProtocol:
             database,
             nats,
             stream="SESSIONS",
-            name="session_work",
+            name=consumer_name,
             subjects=SUBJECTS,
             handler=self.duties.hear,
             committed=self.duties.heard,

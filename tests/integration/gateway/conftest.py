@@ -25,6 +25,8 @@ from services.sessions.app import build as build_sessions
 from services.sessions.config import Settings as SessionsSettings
 from services.vault import app as vault_app
 from services.vault.config import VaultSettings
+from services.worker.queue import app as queue_app
+from services.worker.queue.config import QueueSettings
 
 MODEL_KEY = "canary-of-the-gateways-tests"
 MODEL_ENVIRONMENT = {
@@ -69,7 +71,7 @@ class Gateway:
 async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
     """Sessions on a fresh database, the stand-ins, and the gateway on a port of its own."""
     with tempfile.TemporaryDirectory(prefix="ma-gw-") as folder:
-        addresses = {name: f"unix:{Path(folder) / name}" for name in ("sessions", "vault", "runner")}
+        addresses = {name: f"unix:{Path(folder) / name}" for name in ("sessions", "vault", "runner", "queue")}
         dsn = await make_database("sessions", MIGRATIONS)
         sessions = await build_sessions(
             SessionsSettings(
@@ -85,6 +87,15 @@ async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
             VaultSettings(listen=addresses["vault"], database_url=vault_dsn, secret_key="a secret of enough length"),
             MODEL_ENVIRONMENT,
         )
+        queue = queue_app.compose(
+            QueueSettings(
+                listen=addresses["queue"],
+                sessions_address=addresses["sessions"],
+                database_url=await make_database(queue_app.SCHEMA, queue_app.MIGRATIONS),
+            ),
+            await connect_nats(nats_url, "queue"),
+            consumers={name: f"{name}-{Path(folder).name}" for name in queue_app.CONSUMERS},
+        )
         runner = Server(addresses["runner"], service="runner")
         runner.add(add_RunnerServiceServicer_to_server, StandInRunner())
         named = {f"{name}_address": value for name, value in addresses.items()}
@@ -95,7 +106,7 @@ async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
         ring = KeyRing(clients.keys)
         await ring.listen(nats)
         server = HttpServer(create_app(settings, clients, all_operations(settings, hub, ring), ring), settings)
-        parts = {"vault": vault, "runner": runner, "sessions": sessions, "http": server}
+        parts = {"vault": vault, "runner": runner, "sessions": sessions, "queue": queue, "http": server}
         try:
             for part in parts.values():
                 await part.start()

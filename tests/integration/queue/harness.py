@@ -19,7 +19,7 @@ from kit.rpc.server import Server
 from managed_agents.sessions.v1 import states_pb2, states_pb2_grpc
 from managed_agents.worker.v1 import queue_pb2 as pb
 from managed_agents.worker.v1.queue_pb2_grpc import QueueServiceStub
-from services.worker.queue.app import MIGRATIONS, SCHEMA, compose
+from services.worker.queue.app import CONSUMERS, MIGRATIONS, SCHEMA, compose
 from services.worker.queue.config import QueueSettings
 
 WORKSPACE = "wrkspc_a"
@@ -140,7 +140,7 @@ class Queue:
                 **given,
             ),
             await connect(self._nats_url, "queue"),
-            consumer_name=f"test-{self._folder.name}-{self._folder.parent.name}".replace(".", "-"),
+            consumers={each: f"{each}-{self._folder.name}" for each in CONSUMERS},
         )
         await service.start()
         replica = Replica(service, Channel(listen, exchange=True))
