@@ -25,6 +25,7 @@ from kit.nats import connect as connect_nats
 from .admission.browsers import Browsers
 from .admission.compatibility import Compatibility
 from .admission.credentials import Authenticator
+from .admission.holders import SessionsTokens
 from .admission.hosts import is_loopback
 from .admission.keyring import KeyRing
 from .admission.limits import RateLimiter
@@ -57,6 +58,7 @@ from .routes.keys import KeyRoutes
 from .routes.mcp import McpRoutes
 from .routes.runs import RunRoutes
 from .routes.runtime import RuntimeRoutes
+from .routes.session_work import SessionWorkRoutes
 from .routes.settings import SettingsRoutes
 from .routes.steps import StepRoutes
 from .routes.threads import ThreadRoutes
@@ -81,6 +83,7 @@ def all_operations(settings: GatewaySettings, hub: Hub, ring: KeyRing | None = N
     return (
         # First, since paths are matched in their order and workers ask most often.
         *WorkerRoutes(Authenticator(configured, ring)).operations(),
+        *SessionWorkRoutes().operations(),
         *agents.OPERATIONS,
         *publications.OPERATIONS,
         *environments.OPERATIONS,
@@ -116,7 +119,7 @@ def create_app(
     api_key = settings.api_key.get_secret_value() if settings.api_key else None
     if api_key:
         telemetry.register_secret(api_key)
-    authenticator = Authenticator(api_key, ring, _browsers(settings))
+    authenticator = Authenticator(api_key, ring, _browsers(settings), SessionsTokens(clients.session_work))
     app = FastAPI(title=TITLE, version=build_version(), docs_url=None, redoc_url=None, redirect_slashes=False)
 
     @cache

@@ -76,6 +76,7 @@ SHAPES_BY_REASON: dict[str, ErrorShape] = {
     "UNSUPPORTED_MEDIA_TYPE": ErrorShape(415, "invalid_request_error", "invalid_request_error"),
     "MEMORY_PATH_CONFLICT": ErrorShape(409, "conflict", "memory_path_conflict_error"),
     "STEP_TURN_FAILED": ErrorShape(502, "internal_error", "api_error"),
+    "HEARTBEAT_PRECONDITION_FAILED": ErrorShape(412, "invalid_request_error", "invalid_request_error"),
     "PRECONDITION_FAILED": ErrorShape(409, "conflict", "memory_precondition_failed_error"),
 }
 

@@ -7,7 +7,8 @@ others are the vault's, and `keyring.py` knows how long its answers hold. The co
 is let in whether or not the vault can be asked.
 
 A credential that says itself that it is a worker's (`mawk_…`) is judged also while no
-API key exists: it narrows what a request may do, and a revoked one must do nothing.
+API key exists: it narrows what a request may do, and a revoked one must do nothing. The
+same holds for the sessions token of a work item (`mast_…`), which the queue knows.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from kit.errors import Unauthenticated, Unavailable
 
 from ..errors import AmbiguousCredential, InvalidCredential, WorkspaceMismatch
 from .browsers import Browsers, Claims
+from .holders import TOKEN_PREFIX, SessionsTokens
 from .keyring import KeyRing
 from .principal import ANONYMOUS, CONFIGURED, UNPROVEN, Principal
 
@@ -31,7 +33,14 @@ WORKSPACE_HEADERS = ("anthropic-workspace-id", "workspace_id")
 class Authenticator:
     """Turns the headers of a request into a principal."""
 
-    def __init__(self, api_key: str | None, ring: KeyRing | None = None, browsers: Browsers | None = None) -> None:
+    def __init__(
+        self,
+        api_key: str | None,
+        ring: KeyRing | None = None,
+        browsers: Browsers | None = None,
+        tokens: SessionsTokens | None = None,
+    ) -> None:
+        self._tokens = tokens
         self._digest = _digest(api_key) if api_key else None
         self._ring = ring
         self._browsers = browsers
@@ -71,6 +80,8 @@ class Authenticator:
 
     def guard(self, headers: Mapping[str, str], path: str, method: str, end: Callable[[], None]) -> Callable[[], None]:
         """Have `end` called once these headers let nobody in any more; call what this gives when it is over."""
+        if self._tokens is not None and (token := presented(headers)).startswith(TOKEN_PREFIX):
+            return self._tokens.guard(_digest(token), end)
         if self._ring is None:
             return _nothing
 
@@ -94,7 +105,11 @@ class Authenticator:
             return await self._browser(claims)
         if api_key is not None and authorization is not None:
             raise AmbiguousCredential("Send either x-api-key or Authorization, not both on one request.")
-        found = await self._holder(_digest(api_key if api_key is not None else _bearer(authorization)))
+        secret = api_key if api_key is not None else _bearer(authorization)
+        if self._tokens is not None and secret.startswith(TOKEN_PREFIX):
+            found = await self._tokens.find(_digest(secret))
+        else:
+            found = await self._holder(_digest(secret))
         if found is None:
             raise InvalidCredential("The API key is not known. Send a valid one as x-api-key or as a Bearer token.")
         return found
@@ -146,9 +161,8 @@ def _is_workers(api_key: str | None, authorization: str | None) -> bool:
     """Whether a worker's key is presented, by the one header that is there."""
     if (api_key is None) == (authorization is None):
         return False
-    return (api_key or "").startswith(WORKER_PREFIX) or (authorization or "").partition(" ")[2].strip().startswith(
-        WORKER_PREFIX
-    )
+    secret = (authorization or "").partition(" ")[2].strip() if api_key is None else api_key
+    return secret.startswith((WORKER_PREFIX, TOKEN_PREFIX))
 
 
 def _bearer(authorization: str | None) -> str:
