@@ -40,8 +40,15 @@ $(LEGACY): tests/clients/legacy/requirements.lock
 $(NODE_MODULES): tests/clients/typescript/package-lock.json | setup
 	@cd tests/clients/typescript && PATH="$(abspath $(BIN)):$$PATH" npm ci --loglevel error --no-audit --no-fund --no-update-notifier
 
+BROWSER := tests/clients/chromium/node_modules/.browser/chromium
+
+$(BROWSER): tests/clients/chromium/package-lock.json tests/clients/chromium/unpack.mjs | setup
+	@cd tests/clients/chromium && PATH="$(abspath $(BIN)):$$PATH" npm ci --ignore-scripts --loglevel error --no-audit --no-fund --no-update-notifier
+	@mkdir -p $(@D) && PATH="$(abspath $(BIN)):$$PATH" TMPDIR="$(abspath $(@D))" node tests/clients/chromium/unpack.mjs
+	@touch $@
+
 .PHONY: clients
-clients: $(LEGACY) $(NODE_MODULES) ## Prepare the published clients that the tests drive
+clients: $(LEGACY) $(NODE_MODULES) $(BROWSER) ## Prepare the published clients and the browser that the tests drive
 
 .PHONY: test
 test: setup clients lint ## Run every check and test
