@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import ConfigDict
+
 from .shapes import MetadataPatch, Rendered, Shape
 
 State = Literal["queued", "starting", "active", "stopping", "stopped"]
@@ -12,12 +14,16 @@ State = Literal["queued", "starting", "active", "stopping", "stopped"]
 class SessionWorkStop(Shape):
     """How to stop an item."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"force": True}]})
+
     # Null as left out.
     force: bool | None = None
 
 
 class SessionWorkUpdate(Shape):
     """A string sets a key, null removes it."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"metadata": {"ticket": "OPS-1", "owner": None}}]})
 
     metadata: MetadataPatch
 

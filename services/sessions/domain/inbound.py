@@ -31,6 +31,7 @@ from services.sessions.domain.session_errors import (
     OutcomeGraderUnavailable,
     TooManyInitialEvents,
     UnknownField,
+    WorkerEventRefused,
 )
 
 MAX_INITIAL_EVENTS = 50
@@ -155,6 +156,16 @@ def _check_system_message_place(events: list[ClientEvent], published: bool) -> N
     # The published type of this event has text blocks alone.
     normalise_content(events[place].fields["content"], f"events.{place}.content", allowed=TEXT_BLOCKS)
     events[place] = replace(events[place], published=True)
+
+
+def refuse_for_worker(events: list[ClientEvent]) -> None:
+    """Refuses what a worker may not send: it answers calls, and neither speaks for people nor gives leave."""
+    for index, event in enumerate(events):
+        if event.type not in (USER_TOOL_RESULT, USER_CUSTOM_TOOL_RESULT):
+            raise WorkerEventRefused(
+                f"events.{index}.type: a worker sends {USER_TOOL_RESULT} and {USER_CUSTOM_TOOL_RESULT} alone.",
+                field=f"events.{index}.type",
+            )
 
 
 def refuse_ungraded(events: list[ClientEvent], field: str) -> None:
