@@ -17,7 +17,7 @@ PATH = "/examples/session-gateway"
 _HEADERS = {
     # Only its own files, only its own origin, and nobody may frame it.
     "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
         "form-action 'none'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
