@@ -283,7 +283,9 @@ class Turn:
         calls = self._loaded.open_calls()
         self._park = [call for call in calls if call.permission != "allow" or call.is_of_thread or call.by_worker]
         self._run = [call for call in calls if call not in self._park]
-        if not answer.calls and self._loaded.goal is None:
+        # An outside agent may have been sent less than the turn began with.
+        waits = self._remote is not None and self._loaded.has_unread_input()
+        if not answer.calls and self._loaded.goal is None and not waits:
             await self._end(TURN_END_KIND_END_TURN)
 
     async def _stop_at_limit(self) -> None:
