@@ -62,7 +62,7 @@ class Agent:
             async with asyncio.timeout(self._timeout_seconds):
                 status, content = await self._post(orjson.dumps(body))
         except TimeoutError:
-            raise RuntimeFailure(f"the agent gave no answer within {self._timeout_seconds:g} seconds") from None
+            raise RuntimeFailure(f"the agent gave no answer within {self._timeout_seconds:g} s") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             told = str(error).rstrip(".") or type(error).__name__
             raise RuntimeFailure(f"the agent can't be reached or broke off: {told}") from None
