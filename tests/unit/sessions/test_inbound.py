@@ -155,7 +155,7 @@ def test_unsound_blocks_are_refused_by_name(block: Any, field: str, reason: str)
         pytest.param({}, "events.0.type", "INVALID_EVENT_TYPE", id="no-type"),
         pytest.param({"type": 7}, "events.0.type", "INVALID_EVENT_TYPE", id="type-not-a-string"),
         pytest.param({"type": "agent.message"}, "events.0.type", "INVALID_EVENT_TYPE", id="agent-event"),
-        pytest.param({"type": "user.tool_result"}, "events.0.type", "INVALID_EVENT_TYPE", id="tool-result"),
+        pytest.param({"type": "user.tool_result"}, "events.0.tool_use_id", "INVALID_REQUEST", id="tool-result"),
         pytest.param({"type": "user.message"}, "events.0.content", "INVALID_REQUEST", id="no-content"),
         pytest.param(
             {"type": "user.message", "content": 1}, "events.0.content", "INVALID_REQUEST", id="content-number"
