@@ -28,8 +28,6 @@ STOPPED, UNREACHABLE, UNUSABLE, REFUSED = 0, 1, 2, 3
 TOOL, SESSION = "tool", "session"
 _PR_SET_DUMPABLE = 4
 _STATUS_SECONDS = 1.0
-# Told by the platform where it knows the environment, and its workers are no matter of ours.
-_BETA = {"anthropic-version": "2023-06-01", "anthropic-beta": "managed-agents-2026-04-01"}
 
 
 def run(options: Options, key: str | None, environment: Mapping[str, str]) -> int:
@@ -39,8 +37,10 @@ def run(options: Options, key: str | None, environment: Mapping[str, str]) -> in
     reporter = Reporter(as_json=options.as_json, level="debug" if options.verbose else "info")
     handler = LogHandler(reporter)
     logging.getLogger().addHandler(handler)
+    import uvloop as runner
+
     try:
-        return asyncio.run(_run(options, key, environment, reporter))
+        return runner.run(_live(options, key, environment, reporter))
     except OptionUnusable as unusable:
         reporter.error(str(unusable))
         return UNUSABLE
@@ -69,29 +69,42 @@ def hide(key: str | None) -> None:
         libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-async def _run(options: Options, key: str | None, environment: Mapping[str, str], reporter: Reporter) -> int:
+async def _live(options: Options, key: str | None, environment: Mapping[str, str], reporter: Reporter) -> int:
+    with Stopping(reporter.info) as stopping:
+        return await work(options, key, environment, reporter=reporter, stopping=stopping, metrics=Metrics())
+
+
+async def work(
+    options: Options,
+    key: str | None,
+    environment: Mapping[str, str],
+    *,
+    reporter: Reporter,
+    stopping: Stopping,
+    metrics: Metrics,
+) -> int:
+    """The worker without its process. Raises OptionUnusable, AccessRefused, and Unreachable with `--once`."""
+    if options.worker_id == "worker_1":
+        reporter.warning("every worker that is process 1 of a container is called worker_1; name it with --worker-id")
     try:
         tls = tls_context(options.ca_file)
     except OSError as error:
         raise OptionUnusable(f"--ca-file: {options.ca_file} holds no certificates: {error}.") from None
     access = Access(key=key, proxy=proxy_for(options.url, environment), tls=tls)
-    metrics = Metrics()
-    server: MetricsServer | None = None
-    with Stopping(lambda text: reporter.info(text)) as stopping:
+    server = await _metrics_server(options, metrics, reporter)
+    try:
         async with Platform(options.url, access) as platform:
-            try:
-                server = await _metrics_server(options, metrics, reporter)
-                protocol = await _protocol(options, platform, stopping, metrics, reporter)
-                if protocol is not None:
-                    await _work(protocol, options, key, environment, platform, stopping, metrics, reporter)
-            finally:
-                if server is not None:
-                    await server.stop()
+            protocol = await _protocol(options, platform, stopping, metrics, reporter)
+            if protocol is not None:
+                await _serve(protocol, options, key, environment, platform, stopping, metrics, reporter)
+    finally:
+        if server is not None:
+            await server.stop()
     reporter.info("stopped", completed=metrics.count("completed"), failed=metrics.count("failed"))
     return STOPPED
 
 
-async def _work(
+async def _serve(
     protocol: str,
     options: Options,
     key: str | None,

@@ -65,12 +65,17 @@ class Confined:
         """The bytes of a regular file."""
         with self._reached(path) as (parent, name):
             fd = _open(path, name or ".", _READ, parent)
-        with open(fd, "rb") as stream:
+        try:
             status = os.fstat(fd)
             _require_regular(path, status)
             if status.st_size > most_bytes:
                 raise PathRefused(f"{path} has {status.st_size} bytes; at most {most_bytes} are read")
-            data = stream.read(most_bytes + 1)
+            with open(fd, "rb", closefd=False) as stream:
+                data = stream.read(most_bytes + 1)
+        except OSError as error:
+            raise PathRefused(f"{path}: {reason(error)}") from error
+        finally:
+            os.close(fd)
         if len(data) > most_bytes:
             raise PathRefused(f"{path} has more than the {most_bytes} bytes that are read")
         return data

@@ -96,7 +96,7 @@ class Calls:
             None if permission is None else str(permission),
             None if thread_id is None else str(thread_id),
         )
-        if permission != "deny":
+        if permission != "deny" and self._verdicts.get(call_id, "allow") == "allow":
             self._open[call_id] = call
 
     def _note_verdict(self, event: Mapping[str, Any]) -> None:

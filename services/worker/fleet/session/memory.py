@@ -103,7 +103,7 @@ class Memories:
         return notes
 
     async def rescue(self, left: Path) -> None:
-        """Bring what a killed worker's folder has beyond the stores into them, unless somebody's newer text is there."""
+        """Bring what a killed worker's folder has beyond the stores into them, but over nobody's newer text."""
         for each, _ in self._stores:
             if not (left / ".memory" / each.store_id / "base.json").exists():
                 continue
