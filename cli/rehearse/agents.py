@@ -34,12 +34,24 @@ class Calls:
 
 
 class Agent:
-    """Where steps are posted to. Open it with `async with`."""
+    """Where steps are posted to. Open it with `async with`.
+
+    The platform takes a message that comes twice in a row for a request that was sent again, unless steps have names.
+    Other agents get the protocol's own fields and the given headers, and no name.
+    """
 
     def __init__(
-        self, url: str, *, headers: Mapping[str, str] | None = None, timeout_seconds: float, connections: int = 4
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_seconds: float,
+        connections: int = 4,
+        names_steps: bool = False,
     ) -> None:
         self._url = url
+        self._names_steps = names_steps
+        self._turns: dict[str, int] = {}
         self._timeout_seconds = timeout_seconds
         limits = httpx2.Limits(max_connections=connections, max_keepalive_connections=connections)
         # No proxy, no redirect, no password file: a step goes where it was told to go, and carries what it was given.
@@ -60,7 +72,7 @@ class Agent:
         """Post one step. RuntimeFailure when no answer by the protocol comes in time."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                status, content = await self._post(orjson.dumps(body))
+                status, content = await self._post(orjson.dumps(body), self._name(body))
         except TimeoutError:
             raise RuntimeFailure(f"the agent gave no answer within {self._timeout_seconds:g} s") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -70,8 +82,15 @@ class Agent:
             raise RuntimeFailure(f"the agent answered with status {status}: {_start(content)}")
         return read_answer(content)
 
-    async def _post(self, content: bytes) -> tuple[int, bytes]:
-        async with self._client.stream("POST", self._url, content=content) as answer:
+    def _name(self, body: Mapping[str, Any]) -> dict[str, str]:
+        if not self._names_steps or "message" not in body:
+            return {}
+        session = body["session_id"]
+        self._turns[session] = self._turns.get(session, 0) + 1
+        return {"idempotency-key": f"{session}/{self._turns[session]}"}
+
+    async def _post(self, content: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
+        async with self._client.stream("POST", self._url, content=content, headers=headers) as answer:
             found = bytearray()
             async for piece in answer.aiter_bytes():
                 found += piece

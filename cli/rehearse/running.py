@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
@@ -62,7 +63,7 @@ async def run(wanted: Wanted) -> bool:
     domain = load(wanted.domain_dir)
     tasks = _chosen(domain, wanted.tasks)
     hidden = Secrets()
-    url, headers = await _address(wanted, hidden)
+    agent = await _agent(wanted, hidden)
     for file in filter(None, (wanted.json_file, wanted.junit_file)):
         _must_be_writable(file)
     now = datetime.datetime.now(datetime.UTC)
@@ -76,7 +77,6 @@ async def run(wanted: Wanted) -> bool:
         fail_under=wanted.fail_under,
     )
     started = time.monotonic()
-    agent = Agent(url, headers=headers, timeout_seconds=wanted.timeout_seconds, connections=wanted.concurrency)
     async with agent:
         with _progress(len(tasks) * wanted.trials, quiet=wanted.quiet) as on_change:
             trials = await play_all(
@@ -111,13 +111,14 @@ def _chosen(domain: Domain, wanted: Sequence[str]) -> list[Task]:
     return [task for name, task in domain.tasks.items() if name in wanted or not wanted]
 
 
-async def _address(wanted: Wanted, hidden: Secrets) -> tuple[str, dict[str, str]]:
-    """Where steps are posted to, and with which headers."""
+async def _agent(wanted: Wanted, hidden: Secrets) -> Agent:
+    """Who answers: any agent by its URL, or one of the platform's by its id."""
+    limits: dict[str, Any] = {"timeout_seconds": wanted.timeout_seconds, "connections": wanted.concurrency}
     if not wanted.agent:
         raise Unusable("Name the agent with --agent: an id (agent_…) or a URL. --check looks at the domain only.")
     if wanted.agent.startswith(("http://", "https://")):
         _check_url("--agent", wanted.agent)
-        return wanted.agent, read_headers(wanted.headers, os.environ, hidden)
+        return Agent(wanted.agent, headers=read_headers(wanted.headers, os.environ, hidden), **limits)
     if not wanted.agent.startswith(_AGENT_ID) or not wanted.agent.removeprefix(_AGENT_ID).isalnum():
         raise Unusable(
             f"--agent {wanted.agent} is neither the id of an agent (agent_…) nor a URL with http:// or https://."
@@ -133,7 +134,7 @@ async def _address(wanted: Wanted, hidden: Secrets) -> tuple[str, dict[str, str]
         raise Unusable(str(reason)) from None
     hidden.add("MANAGED_AGENTS_API_KEY", key or "")
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    return f"{base}/v1/agents/{wanted.agent}/step", headers
+    return Agent(f"{base}/v1/agents/{wanted.agent}/step", headers=headers, names_steps=True, **limits)
 
 
 def _check_url(option: str, url: str) -> None:

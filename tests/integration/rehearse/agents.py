@@ -57,8 +57,9 @@ async def agent_that(behaves: Behaviour) -> AsyncIterator[Served]:
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                length = next(line for line in head.lower().splitlines() if line.startswith("content-length:"))
-                body = orjson.loads(await reader.readexactly(int(length.split(":")[1])))
+                lengths = [line for line in head.lower().splitlines() if line.startswith("content-length:")]
+                # A request without a body asks for something; only steps bring one.
+                body = orjson.loads(await reader.readexactly(int(lengths[0].split(":")[1]))) if lengths else {}
                 served.heads.append(head)
                 served.bodies.append(body)
                 await behaves(body, writer)

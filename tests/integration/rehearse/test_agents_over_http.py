@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from cli.rehearse.faults import Unusable
 from cli.rehearse.running import Wanted, run
 from tests.integration.rehearse.agents import EXAMPLES, Served, agent_that, answer
 from tests.unit.rehearse.domains import FILES, write
@@ -146,7 +147,7 @@ async def test_requests_are_what_the_protocol_says(domain: Path, tmp_path: Path)
         assert head.startswith("POST /step HTTP/1.1\r\n")
         names = {line.partition(":")[0].lower() for line in head.splitlines()[1:] if line}
         assert "content-type: application/json" in head.lower()
-        assert not names & {"authorization", "cookie"}
+        assert not names & {"authorization", "cookie", "idempotency-key"}
 
 
 async def test_no_two_runs_share_a_session(domain: Path, tmp_path: Path) -> None:
@@ -174,6 +175,38 @@ async def test_a_header_is_sent_and_its_secret_is_in_no_report(
     assert "authorization: bearer canary-of-the-agent" in agent.heads[0].lower()
     assert _told(report) == "the agent answered with status 401: refused: ${AGENT_TOKEN}"
     assert "canary" not in json.dumps(report) + junit.read_text() + "".join(capsys.readouterr())
+
+
+async def test_an_agent_of_the_platform_is_looked_up_and_asked_with_the_key_and_named_steps(
+    domain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def platform(body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        await answer(writer, orjson.dumps({"reply": "Your key is canary-of-the-platform."}) if body else b"{}")
+
+    monkeypatch.setenv("MANAGED_AGENTS_API_KEY", "canary-of-the-platform")
+    async with agent_that(platform) as served:
+        file = tmp_path / "report.json"
+        base_url = served.url.removesuffix("/step")
+        assert await run(Wanted(domain, "agent_01abc", base_url, tasks=("take",), json_file=file))
+    lookup, *steps = served.heads
+    assert lookup.startswith("GET /v1/agents/agent_01abc HTTP")
+    assert all(head.startswith("POST /v1/agents/agent_01abc/step HTTP") for head in steps)
+    assert all("authorization: bearer canary-of-the-platform" in head.lower() for head in served.heads)
+    names = [head.lower().partition("idempotency-key: ")[2].partition("\r\n")[0] for head in steps]
+    session = served.bodies[1]["session_id"].lower()
+    assert names == [f"{session}/1", f"{session}/2"]
+    report = file.read_text()
+    assert "canary" not in report and "Your key is ${MANAGED_AGENTS_API_KEY}." in report
+
+
+async def test_an_agent_that_the_platform_does_not_have_is_unusable(domain: Path) -> None:
+    async def platform(body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        await answer(writer, b'{"error": {"message": "No such agent."}}', "404 Not Found")
+
+    async with agent_that(platform) as served:
+        with pytest.raises(Unusable, match=r"refused with 404: No such agent\."):
+            await run(Wanted(domain, "agent_01abc", served.url.removesuffix("/step")))
+    assert len(served.heads) == 1
 
 
 async def test_equal_answers_give_equal_bytes_apart_from_ids_and_times(tmp_path: Path) -> None:
