@@ -20,8 +20,9 @@ from cli.data_folder import DataFolder
 from cli.errors import CannotStart
 from kit.waiting import within
 
-_FIRST_PAUSE_SECONDS = 0.5
-_LONGEST_PAUSE_SECONDS = 30.0
+# A single crash is over before anybody asks again; one that repeats costs a start every ten seconds.
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 10.0
 _SETTLED_SECONDS = 60.0
 
 

@@ -69,7 +69,7 @@ def test_a_crashed_service_starts_again_and_it_is_said(tmp_path: Path, services:
         platform.wait_up()
         (platform.data_dir / "crash").touch()
         await_until(lambda: "sessions is back" in platform.said(), timeout=30)
-        assert "sessions ended with code 3; it starts again in 0.5 s" in platform.said()
+        assert "sessions ended with code 3; it starts again in 0.1 s" in platform.said()
         assert platform.stop() == 0
         assert platform.leftovers() == []
 
