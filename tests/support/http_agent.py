@@ -59,7 +59,7 @@ class HttpAgent:
     # Requests that were broken off before they were answered.
     broken: int = 0
 
-    def keys(self) -> list[str]:
+    def step_keys(self) -> list[str]:
         """The Idempotency-Key of each request."""
         return [headers["idempotency-key"] for headers in self.headers]
 

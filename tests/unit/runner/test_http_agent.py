@@ -69,7 +69,7 @@ class TestRequest:
             sent = outside.headers[0]
             assert (sent["authorization"], sent["x-tenant"]) == ("Bearer x", "acme")
             assert sent["content-type"] == "application/json" and sent["accept-encoding"] == "identity"
-            assert outside.keys() == ["sess_1:3", "sess_1:3"]
+            assert outside.step_keys() == ["sess_1:3", "sess_1:3"]
             assert "authorization" not in outside.headers[1]
 
     async def test_a_2xx_other_than_200_is_an_answer_too(self) -> None:
