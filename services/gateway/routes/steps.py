@@ -12,10 +12,11 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from kit.errors import DeadlineExceeded, Unavailable
+from kit import failpoints
+from kit.errors import Aborted, DeadlineExceeded, DomainError, Unavailable, WriteConflict
 from managed_agents.sessions.v1.steps_pb2 import TakeStepRequest, TakeStepResponse
 
-from ..errors import InvalidRequest
+from ..errors import InvalidCredential, InvalidRequest
 from ..operation import Call, Operation
 from ..operation.body import ClientGone
 from ..operation.call import KEY_HEADER, MAX_KEY_LENGTH
@@ -87,22 +88,32 @@ class _Step:
         self._hub = hub
         self._request = request
         self._seconds = seconds
-        self._gone = False
+        # Why nobody is to be answered any more, if so.
+        self._left: Exception | None = None
         self._wait: LogWait | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        take_off = self._call.guard(self._lock_out)
         line = Line.of(scope)
-        if line is None:
-            await while_there(receive, self._serve(send))
-            return
-        line.watch(self._abandon)
         try:
+            if line is None:
+                await while_there(receive, self._serve(send))
+                return
+            line.watch(self._hang_up)
             await self._serve(send)
         finally:
-            line.release()
+            take_off()
+            if line is not None:
+                line.release()
 
-    def _abandon(self) -> None:
-        self._gone = True
+    def _hang_up(self) -> None:
+        self._leave(ClientGone())
+
+    def _lock_out(self) -> None:
+        self._leave(InvalidCredential("The credential was revoked while the step waited for its answer."))
+
+    def _leave(self, why: Exception) -> None:
+        self._left = self._left or why
         if self._wait is not None:
             self._wait.abandon()
 
@@ -112,21 +123,29 @@ class _Step:
         while True:
             try:
                 taken, wait = await self._attempt(deadline)
-            except Unavailable:
-                if self._gone or self._hub.closing or not await patience.allows_another():
+            except (Unavailable, Aborted) as failure:
+                if not self._may_pass(failure) or not await patience.allows_another():
                     raise
                 continue
             if isinstance(wait, StepWait):
+                await failpoints.point("gateway.step.answered")
                 await send_json(send, 200, wait.reading.body(), _headers(taken))
                 return
             # The turn that had to end first is over.
             patience = _Patience()
+
+    def _may_pass(self, failure: DomainError) -> bool:
+        """Whether another attempt may fare better: after an outage, and where two writes met."""
+        if self._left is not None or self._hub.closing:
+            return False
+        return isinstance(failure, Unavailable) or failure.reason == WriteConflict.reason
 
     async def _attempt(self, deadline: float) -> tuple[TakeStepResponse, LogWait]:
         """Takes the step, which is harmless if it was taken, and waits for what it has to wait for."""
         if self._hub.closing:
             raise StepWaitEnded("This gateway stops. Send the same step again.")
         taken: TakeStepResponse = await self._call.ask(self._call.clients.steps.TakeStep, self._request)
+        await failpoints.point("gateway.step.taken")
         seconds = max(0.0, deadline - asyncio.get_running_loop().time())
         wait: LogWait
         if taken.busy:
@@ -134,15 +153,15 @@ class _Step:
         else:
             wait = StepWait(taken.session_id, seconds, first_seq=taken.first_seq)
         self._wait = wait
-        if self._gone:
-            raise ClientGone
+        if self._left is not None:
+            raise self._left
         if not await wait.until_over(self._call, self._hub):
             raise self._unanswered(wait, taken.session_id)
         return taken, wait
 
     def _unanswered(self, wait: LogWait, session_id: str) -> Exception:
-        if self._gone:
-            return ClientGone()
+        if self._left is not None:
+            return self._left
         if wait.deadline_reached:
             return StepStillRunning(
                 f"The turn of session {session_id} goes on. Send the same step again to wait for its answer.",

@@ -6,6 +6,7 @@ that the step brings, and the step itself. What it is answered with is read from
 
 from typing import Any
 
+from kit import failpoints
 from kit.rpc.context import current_context
 from managed_agents.sessions.v1.steps_pb2 import TakeStepRequest, TakeStepResponse
 from managed_agents.sessions.v1.steps_pb2_grpc import StepsServiceServicer
@@ -107,6 +108,7 @@ class StepsHandlers(StepsServiceServicer):
         moved = await self._events.append_in(unit, state, events)
         taken = TakenStep(number, step.fingerprint, _first_seq(state, moved))
         await store.add(state.id, step, taken, unit.now)
+        await failpoints.point("sessions.step.before_commit")
         return TakeStepResponse(session_id=state.id, first_seq=taken.first_seq, number=number)
 
 
