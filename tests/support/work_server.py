@@ -57,7 +57,7 @@ class WorkServer:
     async def __aenter__(self) -> WorkServer:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         self.routes(app)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._ssl)
         await site.start()
