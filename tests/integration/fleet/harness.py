@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +90,19 @@ class Process:
         """What it said, where it was started with --json."""
         return [json.loads(line) for line in self.said.splitlines()]
 
+    @property
+    def running(self) -> bool:
+        """Whether it still is there."""
+        return self._process.returncode is None
+
     def signal(self, number: int) -> None:
         """Send it one."""
-        self._process.send_signal(number)
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def shown(self, name: str) -> bytes:
+        """What the system shows of it to others of the same user."""
+        return Path(f"/proc/{self.pid}/{name}").read_bytes()
 
     async def ended(self) -> int:
         """Its exit code."""
