@@ -413,6 +413,24 @@ async def test_a_gateway_that_stops_says_that_the_step_can_be_sent_again(
     assert (await asked).json() == {"reply": "At last."}
 
 
+async def test_a_caller_whose_key_is_revoked_hears_nothing_of_the_turn(
+    here: Stage, gateway: Gateway, nats_url: str
+) -> None:
+    async with another(gateway, nats_url, inbound_rate_limit="off") as (http, _ring):
+        admin = (await http.post("/v1/api-keys", json={"name": "admin"})).json()["secret_key"]
+        ours = {"authorization": f"Bearer {admin}"}
+        member = (await http.post("/v1/api-keys", json={"name": "m", "role": "member"}, headers=ours)).json()
+        path, body = f"/v1/agents/{here.agent_id}/step", {"session_id": "c", "message": "slow"}
+        theirs = {"authorization": f"Bearer {member['secret_key']}"}
+        asked = asyncio.create_task(http.post(path, json=body, headers=theirs))
+        grant = await here.runner.granted()
+        assert (await http.delete(f"/v1/api-keys/{member['id']}", headers=ours)).status_code == 200
+        assert code(await within(asked, 10)) == (401, "invalid_credential")
+        await here.replica.append(grant, *answer("Done."), end=end())
+        assert code(await http.post(path, json=body, headers=theirs)) == (401, "invalid_credential")
+        assert (await http.post(path, json=body, headers=ours)).json() == {"reply": "Done."}
+
+
 async def test_a_service_that_comes_back_soon_is_waited_for_and_nothing_is_done_twice(
     here: Stage, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
