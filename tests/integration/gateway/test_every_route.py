@@ -18,7 +18,16 @@ from services.gateway.operation import Operation
 from tests.integration.gateway import tenants
 from tests.integration.gateway.conftest import Gateway
 from tests.integration.gateway.further import another
-from tests.integration.gateway.tenants import UNKNOWN_END, Tenant, ask, example, filled, furnish, parameters
+from tests.integration.gateway.tenants import (
+    SESSION_WORK,
+    UNKNOWN_END,
+    Tenant,
+    ask,
+    example,
+    filled,
+    furnish,
+    parameters,
+)
 from tests.unit.gateway.support import hub, settings
 
 pytestmark = pytest.mark.timeout(180)
@@ -31,7 +40,16 @@ OPERATOR = ("/v1/x/settings",)
 # For administrators; all other routes are for readers where they read, and for members where they write.
 ADMIN = ("/v1/api-keys", "/v1/environments/{environment_id}/worker-keys")
 # Taken from workers as well.
-WORKERS: set[tuple[str, str]] = {("GET", "/v1/environments/{environment_id}")}
+WORK = "/v1/environments/{environment_id}/work"
+# Taken from workers alone, once there are keys.
+WORKERS_ONLY = {("GET", f"{WORK}/poll"), ("POST", f"{WORK}/{{work_id}}/ack"), ("POST", f"{WORK}/{{work_id}}/heartbeat")}
+WORKERS: set[tuple[str, str]] = {
+    ("GET", "/v1/environments/{environment_id}"),
+    ("GET", WORK),
+    ("GET", f"{WORK}/stats"),
+    ("POST", f"{WORK}/{{work_id}}/stop"),
+    *WORKERS_ONLY,
+}
 # What a reader gets of a resource of its own, where that is not 200.
 READS: dict[tuple[str, str], int] = {}
 # Queries without which a route does not read.
@@ -113,6 +131,7 @@ def test_every_route_declares_the_role_that_the_rules_want(operation: Operation)
     assert operation.role == needs(operation)
     assert operation.needs_credential == (name(operation) not in OPEN)
     assert operation.workers == (name(operation) in WORKERS)
+    assert operation.workers_only == (name(operation) in WORKERS_ONLY)
 
 
 async def test_who_gets_in_where(ground: Ground) -> None:
@@ -131,7 +150,8 @@ def _expected(operation: Operation) -> dict[str, tuple[int, str, str]]:
     if name(operation) in OPEN:
         return dict.fromkeys(("nobody", "wrong", "revoked", "worker", "read_only"), (200, "", ""))
     expected = dict.fromkeys(("nobody", "wrong", "revoked", "revoked worker"), UNAUTHENTICATED)
-    if name(operation) not in WORKERS:
+    # Work routes are filled in with another environment than that of the worker's key.
+    if name(operation) not in WORKERS or SESSION_WORK.search(operation.path):
         expected["worker"] = FORBIDDEN
     if needs(operation) == "read_only":
         expected["read_only"] = (READS.get(name(operation), 200), "", "")
@@ -141,6 +161,8 @@ def _expected(operation: Operation) -> dict[str, tuple[int, str, str]]:
         expected["member"] = FORBIDDEN
     if needs(operation) == "operator":
         expected["administrator of another workspace"] = FORBIDDEN
+    if name(operation) in WORKERS_ONLY:
+        expected |= dict.fromkeys(("read_only", "member", "administrator of another workspace"), FORBIDDEN)
     return expected
 
 
@@ -148,7 +170,7 @@ async def test_another_workspaces_resource_is_as_unknown_as_one_that_never_was(g
     wrong: list[str] = []
     for operation in OPERATIONS:
         named = parameters(operation.path + QUERIES.get(operation.path, ""))
-        if not named or operation.path in SHARED_PATHS:
+        if not named or operation.path in SHARED_PATHS or name(operation) in WORKERS_ONLY:
             continue
         for ids in _foreign(named, ground):
             theirs = await ground.get(operation, ground.ours.secret, ids)
