@@ -7,6 +7,7 @@ over all of it; what an agent sends is read up to a bound. Nothing is ever sent 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 import httpx2
@@ -16,6 +17,7 @@ from cli.rehearse.world import Call
 
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 MAX_CALLS_PER_ANSWER = 256
+MAX_DEPTH = 64
 _SHOWN_CHARACTERS = 2_000
 
 
@@ -60,6 +62,8 @@ class Agent:
             timeout=None,
             limits=limits,
             trust_env=False,
+            # A cookie that one trial was given must not turn up in another.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         )
 
     async def __aenter__(self) -> "Agent":
@@ -105,6 +109,8 @@ def read_answer(content: bytes) -> Reply | Calls:
         answer = orjson.loads(content)
     except orjson.JSONDecodeError:
         raise RuntimeFailure(f"the agent's answer is not JSON: {_start(content)}") from None
+    if not _is_flat(answer):
+        raise RuntimeFailure(f"the agent's answer is nested deeper than {MAX_DEPTH} levels: {_start(content)}")
     fields = answer if isinstance(answer, dict) else {}
     if (reply := fields.get("reply")) is not None:
         if not isinstance(reply, str):
@@ -113,6 +119,21 @@ def read_answer(content: bytes) -> Reply | Calls:
     if fields.get("tool_calls") in (None, []):
         raise RuntimeFailure(f"the agent's answer has neither reply nor tool_calls: {_start(content)}")
     return Calls(_calls(fields["tool_calls"], content))
+
+
+def _is_flat(answer: Any) -> bool:
+    """Whether everything that looks at the answer later can do so level by level."""
+    level = [answer]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for value in level
+            if isinstance(value, dict | list)
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return True
+    return False
 
 
 def _calls(given: Any, content: bytes) -> list[Call]:

@@ -23,6 +23,10 @@ class Condition(Protocol):
         """How it does not hold; empty when it does."""
         ...
 
+    def applies(self, scope: Scope) -> bool:
+        """False for what a filter leaves out; then it has no differences."""
+        ...
+
 
 def _numbers_or_texts(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     def compared(found: Any, wanted: Any) -> bool:
@@ -82,8 +86,11 @@ class Test:
     wanted: Value
     needs: Sequence[str] = ()
 
+    def applies(self, scope: Scope) -> bool:
+        return all(Reference(("args", name)).evaluate(scope) is not None for name in self.needs)
+
     def differences(self, scope: Scope) -> list[str]:
-        if any(Reference(("args", name)).evaluate(scope) is None for name in self.needs):
+        if not self.applies(scope):
             return []
         found, wanted = self.subject.evaluate(scope), self.wanted.evaluate(scope)
         words, compare = OPERATORS[self.operator]
@@ -98,6 +105,9 @@ class Test:
 class All:
     parts: Sequence[Condition]
 
+    def applies(self, scope: Scope) -> bool:
+        return not self.parts or any(part.applies(scope) for part in self.parts)
+
     def differences(self, scope: Scope) -> list[str]:
         return [told for part in self.parts for told in part.differences(scope)]
 
@@ -106,9 +116,12 @@ class All:
 class AnyOf:
     parts: Sequence[Condition]
 
+    def applies(self, scope: Scope) -> bool:
+        return any(part.applies(scope) for part in self.parts)
+
     def differences(self, scope: Scope) -> list[str]:
-        told = [part.differences(scope) for part in self.parts]
-        if not all(told):
+        told = [part.differences(scope) for part in self.parts if part.applies(scope)]
+        if not told or not all(told):
             return []
         return [f"none of these holds: {'; or '.join(' and '.join(each) for each in told)}"]
 
@@ -118,8 +131,13 @@ class Not:
     part: Condition
     told: str
 
+    def applies(self, scope: Scope) -> bool:
+        return self.part.applies(scope)
+
     def differences(self, scope: Scope) -> list[str]:
-        return [] if self.part.differences(scope) else [f"this holds and must not: {_with_values(self.told, scope)}"]
+        if not self.applies(scope) or self.part.differences(scope):
+            return []
+        return [f"this holds and must not: {_with_values(self.told, scope)}"]
 
 
 @dataclass(frozen=True)
@@ -128,6 +146,9 @@ class Called:
 
     calls: Value
     told: str
+
+    def applies(self, scope: Scope) -> bool:
+        return True
 
     def differences(self, scope: Scope) -> list[str]:
         return [] if self.calls.evaluate(scope) else [f"{_with_values(self.told, scope)} was not called before"]

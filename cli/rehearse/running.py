@@ -11,7 +11,7 @@ import string
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -71,7 +71,8 @@ async def run(wanted: Wanted) -> bool:
         run_id=new_run_id(now),
         started_at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         domain=domain.name,
-        agent=wanted.agent or "",
+        # What follows a question mark may be a secret of theirs.
+        agent=(wanted.agent or "").partition("?")[0],
         trials=wanted.trials,
         seed=wanted.seed,
         fail_under=wanted.fail_under,
@@ -90,13 +91,21 @@ async def run(wanted: Wanted) -> bool:
                 on_change=on_change,
             )
     told = hidden.scrubbed(report(asked, trials, time.monotonic() - started))
-    # The files first: a terminal that is gone takes nothing from them.
+    _print(told, quiet=wanted.quiet)
     if wanted.json_file:
         _write(wanted.json_file, orjson.dumps(told, option=orjson.OPT_INDENT_2) + b"\n")
     if wanted.junit_file:
         _write(wanted.junit_file, junit(told))
-    print_report(Console(highlight=False, soft_wrap=True), told, quiet=wanted.quiet)
     return told["sufficient"]
+
+
+def _print(told: Mapping[str, Any], *, quiet: bool) -> None:
+    """Whoever reads our output may have seen enough; files and exit code are not theirs to lose."""
+    try:
+        print_report(Console(highlight=False, soft_wrap=True), told, quiet=quiet)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def new_run_id(now: datetime.datetime) -> str:

@@ -150,6 +150,26 @@ async def test_requests_are_what_the_protocol_says(domain: Path, tmp_path: Path)
         assert not names & {"authorization", "cookie", "idempotency-key"}
 
 
+async def test_a_cookie_of_one_trial_is_not_sent_in_another(domain: Path, tmp_path: Path) -> None:
+    async def gives(body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        await answer(writer, REPLY, "200 OK", "set-cookie: session=of-somebody; Path=/")
+
+    async with agent_that(gives) as agent:
+        await _run(domain, agent, tmp_path, concurrency=1)
+    assert len(agent.heads) == 4 and not any("cookie" in head.lower() for head in agent.heads)
+
+
+async def test_what_follows_a_question_mark_is_sent_and_not_reported(domain: Path, tmp_path: Path) -> None:
+    async def replies(body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        await answer(writer, REPLY)
+
+    async with agent_that(replies) as agent:
+        plain, agent.url = agent.url, f"{agent.url}?key=canary"
+        report = await _run(domain, agent, tmp_path)
+    assert agent.heads[0].startswith("POST /step?key=canary HTTP")
+    assert report["agent"] == plain and "canary" not in json.dumps(report)
+
+
 async def test_no_two_runs_share_a_session(domain: Path, tmp_path: Path) -> None:
     async def replies(body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         await answer(writer, REPLY)

@@ -77,6 +77,13 @@ def test_what_is_not_json_is_shown(content: bytes, told: str) -> None:
     assert told in str(raised.value) and len(str(raised.value)) < 2_100
 
 
+@pytest.mark.parametrize("depth", [65, 900])
+def test_what_is_nested_too_deep_is_refused(depth: int) -> None:
+    for deep in (b"[" * depth + b"]" * depth, b'{"a":' * depth + b"1" + b"}" * depth):
+        with pytest.raises(RuntimeFailure, match="nested deeper than 64 levels"):
+            read_answer(b'{"tool_calls": [{"id": "c", "name": "look", "arguments": {"a": ' + deep + b"}}]}")
+
+
 @given(st.binary(max_size=40))
 def test_any_bytes_are_an_answer_or_a_failure(content: bytes) -> None:
     try:

@@ -112,6 +112,22 @@ def test_a_filter_leaves_out_what_its_call_leaves_out() -> None:
     assert _ids(told, filtering=True, n=4, word="oak") == ""
 
 
+@pytest.mark.parametrize(
+    ("told", "none", "n", "word"),
+    [
+        ({"any": [{"n": "$args.n"}, {"word": {"contains": "$args.word"}}]}, "abc", "a", "ab"),
+        ({"not": {"n": "$args.n"}}, "abc", "bc", "abc"),
+        ({"not": {"n": "$args.n", "word": {"contains": "$args.word"}}}, "abc", "bc", "c"),
+        ({"any": [{"not": {"n": "$args.n"}}, {"id": "a"}]}, "a", "abc", "a"),
+        ([{"all": [{"n": "$args.n"}]}, {"id": {"one_of": ["a", "b"]}}], "ab", "a", "ab"),
+    ],
+)
+def test_what_is_left_out_counts_nowhere(told: Any, none: str, n: str, word: str) -> None:
+    assert _ids(told, filtering=True) == none
+    assert _ids(told, filtering=True, n=3) == n
+    assert _ids(told, filtering=True, word="e") == word
+
+
 def test_elsewhere_a_left_out_argument_is_null() -> None:
     assert _ids({"n": {"at_least": "$args.n"}}) == ""
     assert _ids({"n": "$args.n"}) == "c"
