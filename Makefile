@@ -60,7 +60,7 @@ test-unit: setup ## Run the tests that need no server
 
 .PHONY: faults
 faults: setup ## Kill and pause everything 200 times under 50 sessions, take each server away for a minute
-	@$(BIN)/python -m pytest tests/faults --kills 200 --sessions 50 --outage 60
+	@$(BIN)/python -m pytest tests/faults --kills 200 --sessions 50 --outage 60 --work-items 1500
 
 .PHONY: document
 document: setup ## Try every bound of every field that the API document names, a few minutes

@@ -99,7 +99,8 @@ class WorkQueue:
             try:
                 answer = await self._queue.RunWorkItem(request, timeout_seconds=left)
             except (Unavailable, DeadlineExceeded) as away:
-                log.warning("the work queue could not be asked", item_id=item.id, error=repr(away))
+                if pause == _FIRST_PAUSE_SECONDS:
+                    log.warning("the work queue could not be asked", item_id=item.id, error=repr(away))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
             except DomainError as ended:
