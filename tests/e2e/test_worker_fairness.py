@@ -1,4 +1,4 @@
-"""Whose work is done next: sessions of an environment take turns, and so do environments; a thousand items hold up one."""
+"""Whose work is done next: sessions of an environment take turns, and so do environments."""
 
 import asyncio
 from collections import Counter

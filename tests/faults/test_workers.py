@@ -318,6 +318,7 @@ async def _is_idle(client: Api, session_id: str) -> bool:
     return await patiently(lambda: client.status(session_id)) == "idle"
 
 
+@pytest.mark.timeout(0)
 async def test_whatever_happens_to_workers_and_queue(tmp_path: Path, items: int, seed: int) -> None:
     chance = random.Random(seed)
     long = items > 500
