@@ -259,8 +259,7 @@ def _read_result(entry: Any, path: str) -> Result:
     if not ok and value is not None:
         raise InvalidRequest(f"{path}.result is only accepted where ok is true.", field=f"{path}.result")
     if not ok:
-        check_text(error, f"{path}.error", blank=True)
-        return Result(call_id, False, error)
+        return Result(call_id, False, shape.text(error, f"{path}.error", maximum=MAX_TEXT_CHARACTERS))
     shape.free_form(value, f"{path}.result")
     text = value if isinstance(value, str) else orjson.dumps(value).decode()
     if len(text) > MAX_TEXT_CHARACTERS:
