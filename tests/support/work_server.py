@@ -118,7 +118,8 @@ class WorkServer:
     def guarded(self, name: str, handler: Callable[..., Any]) -> Any:
         async def guard(request: web.Request) -> web.StreamResponse:
             body = await request.json() if request.can_read_body else {}
-            self.calls.append((name, body, dict(request.headers)))
+            headers = {key.lower(): value for key, value in request.headers.items()}
+            self.calls.append((name, body, headers))
             self.times[name].append(time.monotonic())
             if name in self._holds:
                 await self._holds[name].wait()

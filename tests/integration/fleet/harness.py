@@ -17,6 +17,7 @@ from services.worker.fleet.metrics import Metrics
 from services.worker.fleet.options import Options
 from services.worker.fleet.reporter import Reporter
 from services.worker.fleet.stopping import Stopping
+from tests.support.session_server import Session
 from tests.support.work_server import ENVIRONMENT, KEY, WorkServer
 
 WORKER = "worker_test"
@@ -146,3 +147,14 @@ def gaps(times: list[float]) -> list[float]:
 def named(folder: Path, pattern: str) -> list[str]:
     """Files of a folder."""
     return sorted(each.name for each in folder.glob(pattern))
+
+
+def below(folder: Path) -> list[Path]:
+    """Everything in a folder."""
+    return sorted(folder.rglob("*"))
+
+
+async def answered(session: Session, *calls: str, seconds: float = 15.0) -> list[str]:
+    """The texts of results, once they are all there."""
+    await await_until(lambda: all(each in session.results for each in calls), timeout=seconds)
+    return [session.text(each) for each in calls]

@@ -76,9 +76,9 @@ async def test_claims_are_made_with_the_key_and_the_identity(tmp_path: Path) -> 
         "environment_key": KEY,
         "wait_ms": 5000,
     }
-    assert bodies["accept"] == {"id": item, "worker_id": WORKER}
+    assert bodies["accept"] == {"id": item, "worker_id": WORKER, "attempt": 1}
     assert bodies["complete"]["worker_id"] == WORKER and "failed" not in bodies["complete"]
-    assert {headers["Authorization"] for _, _, headers in server.calls} == {f"Bearer {KEY}"}
+    assert {headers["authorization"] for _, _, headers in server.calls} == {f"Bearer {KEY}"}
 
 
 async def test_what_cannot_be_done_is_reported_failed_with_the_reason(tmp_path: Path, server: WorkServer) -> None:
@@ -127,13 +127,13 @@ def _running(command: str, cwd: Path) -> list[str]:
 
 
 async def test_output_beyond_the_limit_is_cut_and_kept_in_a_file(tmp_path: Path, server: WorkServer) -> None:
-    item = server.put("exec", {"command": "seq 1 200000; seq 1 10 >&2"})
+    item = server.put("exec", {"command": "seq 1 1000000; seq 1 10 >&2"})
     async with fleet(server, tmp_path):
         (report,) = await done(server, item)
-    whole = "".join(f"{number}\n" for number in range(1, 200001))
+    whole = "".join(f"{number}\n" for number in range(1, 1000001))
     stdout = report["result"]["stdout"]
     shown, _, note = stdout.partition("\n[output was cut here: ")
-    assert whole.startswith(shown) and len(shown) == 512 * 1024
+    assert whole.startswith(shown) and len(shown) == 5 * 1024 * 1024
     (kept,) = (tmp_path / ".managed-agents" / "outputs").iterdir()
     assert kept.name in note and kept.read_text() == whole
     assert report["result"]["stderr"].endswith("10\n")
@@ -144,7 +144,7 @@ async def test_a_place_for_output_that_was_exchanged_for_a_link_is_not_used(tmp_
     workdir.mkdir()
     outside.mkdir()
     (workdir / ".managed-agents").symlink_to(outside)
-    item = server.put("exec", {"command": "seq 1 200000"})
+    item = server.put("exec", {"command": "seq 1 1000000"})
     async with fleet(server, workdir):
         (report,) = await done(server, item)
     assert "could not be saved" in report["result"]["stdout"]

@@ -23,8 +23,8 @@ from services.worker.sandbox.proxy import EgressProxy
 from services.worker.tools import ShellUnavailable
 from services.worker.tools.shell import STATUS_FD
 
-# What an answer holds of each stream; the runner shows a model far less.
-STREAM_BYTES = 512 * 1024
+# What an answer holds of each stream; the runner shows a model far less, and keeps the rest where it can be read.
+STREAM_BYTES = 5 * 1024 * 1024
 SPILL_BYTES = 64 * 1024 * 1024
 TIMED_OUT_CODE = 124
 SPILLS = ".managed-agents/outputs"

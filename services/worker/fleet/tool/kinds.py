@@ -91,9 +91,13 @@ class Kinds:
             return {"bytes": len(data)}
         data = self._files.read(path, READ_BYTES)
         try:
-            return {"content": data.decode(), "encoding": "utf-8"}
+            told = {"content": data.decode(), "encoding": "utf-8"}
+            # Control characters take six bytes each in JSON.
+            if len(data) * 6 <= RESULT_BYTES or len(orjson.dumps(told)) <= RESULT_BYTES:
+                return told
         except UnicodeDecodeError:
-            return {"content": base64.b64encode(data).decode(), "encoding": "base64"}
+            pass
+        return {"content": base64.b64encode(data).decode(), "encoding": "base64"}
 
 
 def _text(payload: Mapping[str, Any], name: str, *, most: int) -> str:

@@ -82,7 +82,8 @@ class WorkQueue:
         await self._platform.call("POST", "/v1/x/worker/complete", body, seconds=4 * _CALL_SECONDS)
 
     def _named(self, item: Item) -> dict[str, Any]:
-        return {"id": item.id, "worker_id": self._worker_id}
+        # The attempt tells two workers apart that have the same name by mistake.
+        return {"id": item.id, "worker_id": self._worker_id, "attempt": item.attempt}
 
 
 def is_lost(refused: Refused) -> bool:
