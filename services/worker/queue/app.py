@@ -43,7 +43,6 @@ def compose(settings: QueueSettings, nats: Nats, *, consumers: Mapping[str, str]
         lease_seconds=settings.work_lease_seconds,
         keep_seconds=settings.work_keep_seconds,
         sweep_seconds=settings.work_sweep_seconds,
-        consumer_name=consumers["ends"],
     )
     whole_sessions = SessionProtocol(
         database,
@@ -62,6 +61,7 @@ def compose(settings: QueueSettings, nats: Nats, *, consumers: Mapping[str, str]
     service.add("nats", stop=nats.close)
     service.add("sessions", stop=sessions.close)
     tools.add_to(service, server)
+    tools.hear_ends(service, consumers["ends"])
     whole_sessions.add_to(service, server)
     service.add("rpc", server.start, server.stop)
     return service

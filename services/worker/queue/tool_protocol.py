@@ -39,7 +39,6 @@ class ToolProtocol:
         lease_seconds: float,
         keep_seconds: float,
         sweep_seconds: float,
-        consumer_name: str,
     ) -> None:
         replica, ask_ended = new_id("queue"), ended_reader(sessions)
         self._database = database
@@ -50,9 +49,9 @@ class ToolProtocol:
         self._room, pool = WaitingRoom(), Pool(database)
         lease = timedelta(seconds=lease_seconds)
         self._matching = Matching(self._room, pool, self._desk, self._clock, ask_ended, lease)
-        stopping = Stopping(database, self._desk)
-        self._consumer = session_ends(database, nats, stopping, consumer_name)
-        self._sweeping = Sweeping(
+        self._nats = nats
+        self._stopping = stopping = Stopping(database, self._desk)
+        self.sweeping = Sweeping(
             database,
             self._desk,
             self._room,
@@ -61,11 +60,10 @@ class ToolProtocol:
             self._intake,
             self._waits,
             stopping,
-            self._consumer,
             keep_seconds=keep_seconds,
             look_seconds=sweep_seconds,
         )
-        self._hints = Hints(nats, replica, pending=self._matching.pending, ended=self._sweeping.hear_ended)
+        self._hints = Hints(nats, replica, pending=self._matching.pending, ended=self.sweeping.hear_ended)
         self._desk.on_saved.append(self._hints.tell)
         self._handler = QueueHandler(
             database, self._desk, self._matching, self._waits, stopping, replica=replica, lease=lease
@@ -84,11 +82,16 @@ class ToolProtocol:
         service.add("hints", self._hints.listen, self._hints.stop)
         service.add("desk", stop=self._desk.stop)
         service.add("intake", stop=self._intake.stop)
-        service.add("session ends", self._consumer.start, self._consumer.stop)
         service.add("matching", stop=self._matching.stop)
         service.add_task("rounds", self._matching.run)
-        service.add_task("sweeping", self._sweeping.run)
+        service.add_task("sweeping", self.sweeping.run)
         service.add_task("letting go", let_go_while_stopping)
+
+    def hear_ends(self, service: Service, consumer_name: str) -> None:
+        """Stops the work of sessions as their ends are told; replicas of one name share what is told."""
+        consumer = session_ends(self._database, self._nats, self._stopping, consumer_name)
+        self.sweeping.also.append(consumer.forget_old)
+        service.add("session ends", consumer.start, consumer.stop)
 
     async def _read_the_clock(self) -> None:
         async with self._database.platform_read() as tx:

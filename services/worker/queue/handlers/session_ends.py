@@ -18,4 +18,4 @@ def session_ends(database: Database, nats: Nats, stopping: Stopping, name: str) 
         told = EventsAppended.FromString(message.payload)
         await stopping.end_session(told.workspace_id, told.session_id)
 
-    return Consumer(database, nats, stream=STREAM, name="worker-queue-session-ends", subjects=[SUBJECTS], handler=ended)
+    return Consumer(database, nats, stream=STREAM, name=name, subjects=[SUBJECTS], handler=ended)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from typing import Any
 
-from kit.consumer import Consumer
 from kit.errors import DomainError, Unavailable
 from kit.postgres import Database
 from kit.telemetry import log
@@ -45,7 +46,6 @@ class Sweeping:
         intake: Intake,
         waits: Waits,
         stopping: Stopping,
-        consumer: Consumer,
         *,
         keep_seconds: float,
         look_seconds: float = LOOK_SECONDS,
@@ -58,7 +58,8 @@ class Sweeping:
         self._intake = intake
         self._waits = waits
         self._stopping = stopping
-        self._consumer = consumer
+        # What else is to be tidied up now and then.
+        self.also: list[Callable[[], Awaitable[Any]]] = []
         self._keep_seconds = keep_seconds
         self._look_seconds = look_seconds
 
@@ -111,7 +112,8 @@ class Sweeping:
                 if await records.forget_items(self._keep_seconds, AT_ONCE) < AT_ONCE:
                     break
             await records.forget_sessions(KEEP_SESSIONS_SECONDS)
-        await self._consumer.forget_old()
+        for tidy in self.also:
+            await tidy()
 
     async def _look_for_items(self, workspaces: list[str]) -> None:
         waited_for: list[tuple[str, str]] = []

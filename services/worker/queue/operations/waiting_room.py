@@ -59,9 +59,9 @@ class WaitingRoom:
         self._line(claim).append(claim)
 
     def return_to(self, claim: Claim) -> None:
-        """A claim that was to get an item and did not is the first one again; one whose time is over ends."""
+        """A claim that was to get an item and did not is the first one again; if it is over, for one more round."""
         claim.is_paired = False
-        if claim.is_over or self._closed:
+        if self._closed:
             claim.answer(None)
         elif not claim.granted.done():
             self._line(claim).appendleft(claim)
