@@ -94,7 +94,7 @@ async def build(settings: Settings | None = None) -> Service:
         has_search=settings.has_search(),
         default_engines=engines,
     )
-    _serve_sessions(server, operations, sessions, EventsHandlers(operations, has_grader=has_grader), vault)
+    _serve_sessions(server, operations, sessions, EventsHandlers(operations, has_grader=has_grader))
     server.add(add_ResourcesServiceServicer_to_server, ResourcesHandlers(operations, tokens))
     server.add(add_ThreadsServiceServicer_to_server, ThreadsHandlers(operations))
     server.add(add_OutcomesServiceServicer_to_server, OutcomesHandler(database, clock))
@@ -131,17 +131,14 @@ async def build(settings: Settings | None = None) -> Service:
     return service
 
 
-def _serve_sessions(
-    server: Server, operations: Operations, sessions: SessionsHandlers, events: EventsHandlers, vault: Channel | None
-) -> None:
+def _serve_sessions(server: Server, operations: Operations, sessions: SessionsHandlers, events: EventsHandlers) -> None:
     """Sessions and the doors to them."""
     server.add(add_SessionsServiceServicer_to_server, sessions)
     server.add(add_EventsServiceServicer_to_server, events)
     server.add(add_SessionStatesServiceServicer_to_server, SessionStatesHandler(operations.database))
     server.add(add_DutiesServiceServicer_to_server, DutiesHandlers(operations))
     server.add(add_SessionGatewayServiceServicer_to_server, GatewayHandlers(operations, sessions))
-    steps = StepsHandlers(operations, sessions, events, check_vaults=vault_checker(vault))
-    server.add(add_StepsServiceServicer_to_server, steps)
+    server.add(add_StepsServiceServicer_to_server, StepsHandlers(operations, sessions, events))
 
 
 def _serve_blobs(server: Server, settings: Settings, database: Database, blobs: Blobs) -> None:

@@ -23,7 +23,6 @@ from services.sessions.handlers.definitions import can_exist, read_body
 from services.sessions.handlers.events import EventsHandlers
 from services.sessions.handlers.sessions import SessionsHandlers
 from services.sessions.operations.core import Operations, Unit
-from services.sessions.operations.session_vaults import CheckVaults, no_vaults
 from services.sessions.store.agents import AgentStore
 from services.sessions.store.steps import StepStore
 
@@ -31,18 +30,10 @@ from services.sessions.store.steps import StepStore
 class StepsHandlers(StepsServiceServicer):
     """StepsService, over the handlers that make sessions and append to them."""
 
-    def __init__(
-        self,
-        operations: Operations,
-        sessions: SessionsHandlers,
-        events: EventsHandlers,
-        *,
-        check_vaults: CheckVaults = no_vaults,
-    ) -> None:
+    def __init__(self, operations: Operations, sessions: SessionsHandlers, events: EventsHandlers) -> None:
         self._operations = operations
         self._sessions = sessions
         self._events = events
-        self._check_vaults = check_vaults
 
     async def TakeStep(self, request: TakeStepRequest, context: Any) -> TakeStepResponse:
         """Takes a step, or finds it taken."""
@@ -67,8 +58,7 @@ class StepsHandlers(StepsServiceServicer):
         steps.require_message(step)
         first = begin(agent, step)
         new = self._sessions.read_new(first.body, published=False)
-        # Asked before the transaction, so that no connection waits on another service.
-        new, refusal = await self._check_vaults(new) if new.vault_ids else (new, None)
+        new, refusal = await self._sessions.prepared(workspace_id, new)
         if refusal is not None:
             raise refusal
         return first, new
