@@ -72,7 +72,7 @@ class Runner:
         ]
         self._outside: OutsideWork | None = None
         if settings.queue_address:
-            self._channels.append(Channel(settings.queue_address, token=token))
+            self._channels.append(Channel(settings.queue_address, token=token, exchange=True))
             queue = self._channels[-1].stub(QueueServiceStub)
             self._outside = OutsideWork(WorkQueue(queue, queue_seconds=settings.work_queue_seconds))
         turns = self._channels[0].stub(TurnsServiceStub)
