@@ -11,7 +11,7 @@ import orjson
 
 from kit.clock import rfc3339
 from kit.errors import PermissionDenied
-from managed_agents.sessions.v1.gateway_pb2 import RedeemTicketRequest
+from managed_agents.sessions.v1.gateway_pb2 import GetPublicationRequest, RedeemTicketRequest
 
 from ..admission.browsers import TICKET_SECONDS, Browsers
 from ..admission.credentials import presented
@@ -30,6 +30,8 @@ class BrowserRoutes:
         """POST …/tickets."""
         if call.admitted.principal.is_browser:
             raise PermissionDenied("A browser can't make tickets. Ask with an API key, from a server.")
+        # Whether there is such an agent for the caller.
+        await call.ask(call.clients.gateway.GetPublication, GetPublicationRequest(agent_id=call.path["agent_id"]))
         key = presented(call.headers)
         digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest() if key else ""
         ticket, claims = self._browsers.ticket(

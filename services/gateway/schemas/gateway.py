@@ -44,6 +44,8 @@ class GatewaySend(Shape):
 class GatewayCancel(Shape):
     """Nothing has to be sent; `turnId` cancels only that run."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{}]})
+
     turnId: Identifier | None = None
 
 
@@ -88,6 +90,8 @@ class Ticket(Rendered):
 
 class TicketExchange(Shape):
     """The ticket that a page was handed."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"ticket": "TICKET"}]})
 
     ticket: Annotated[str, Field(min_length=1, max_length=4096)]
 

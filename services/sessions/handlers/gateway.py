@@ -5,6 +5,8 @@ configuration frozen, and the message appended, which starts the turn. The key o
 transaction, so of two equal requests at one instant one starts the run and the other is told of it.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +25,7 @@ from services.sessions.domain.agent import AgentVersion
 from services.sessions.domain.errors import AgentNotFound
 from services.sessions.domain.gateway import (
     MAX_ANSWERS,
+    SESSION_FIELDS,
     Answer,
     InvalidTicket,
     RunNotFound,
@@ -74,7 +77,8 @@ class GatewayHandlers(Publications, SessionGatewayServiceServicer):
             async def start() -> pb.StartRunResponse:
                 if request.session_id:
                     return await self._go_on(unit, request, new, events)
-                return await self._begin(unit, request, new, events, refusal)
+                with _of_the_agent():
+                    return await self._begin(unit, request, new, events, refusal)
 
             return await once(unit.tx, request.idempotency, pb.StartRunResponse, start)
 
@@ -199,6 +203,19 @@ class GatewayHandlers(Publications, SessionGatewayServiceServicer):
         if concern(state, events):
             return await self._operations.threads.append_client_events(unit, state, events, traceparent())
         return await unit.append_client_events(state, events)
+
+
+@contextmanager
+def _of_the_agent() -> Iterator[None]:
+    """What a session can't be begun with is in the agent's definition, and is named as it is there."""
+    try:
+        yield
+    except DomainError as refusal:
+        if refusal.field and refusal.field.partition(".")[0] in SESSION_FIELDS:
+            joint = "." if str(refusal.message).startswith(refusal.field) else ": "
+            refusal.message = f"gateway_session{joint}{refusal.message}"
+            refusal.field = f"gateway_session.{refusal.field}"
+        raise
 
 
 async def _reachable(tx: Tx, caller: pb.GatewayCaller) -> AgentVersion:

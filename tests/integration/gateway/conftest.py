@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,13 @@ class Gateway:
 @pytest.fixture
 async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
     """Sessions on a fresh database, the stand-ins, and the gateway on a port of its own."""
+    async with serving(make_database, nats_url) as listening:
+        yield listening
+
+
+@asynccontextmanager
+async def serving(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
+    """The same, for as long as its user wants it."""
     with tempfile.TemporaryDirectory(prefix="ma-gw-") as folder:
         addresses = {name: f"unix:{Path(folder) / name}" for name in ("sessions", "vault", "runner", "queue")}
         dsn = await make_database("sessions", MIGRATIONS)
