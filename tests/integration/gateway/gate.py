@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -14,8 +15,9 @@ import orjson
 from kit.ids import new_id
 from kit.rpc.client import channel
 from kit.rpc.context import CallContext
+from kit.testing.database import database
 from managed_agents.sessions.v1.turns_pb2 import TurnEvent, TurnGrant
-from tests.integration.gateway.conftest import Gateway
+from tests.integration.gateway.conftest import Gateway, serving
 from tests.integration.sessions.turn_driver import WORKSPACE, Replica, Runner, answer, end, event
 
 QUESTION = {
@@ -229,3 +231,15 @@ async def gate(gateway: Gateway) -> AsyncIterator[Gate]:
             yield made
     finally:
         await connection.close()
+
+
+@asynccontextmanager
+async def ground_of(postgres: str, nats_url: str) -> AsyncIterator[tuple[Gateway, Gate]]:
+    """A gateway with all that is behind it, for a whole file of tests."""
+    async with AsyncExitStack() as stack:
+
+        async def make(schema: str, folder: Path | None = None) -> str:
+            return await stack.enter_async_context(database(postgres, schema, folder))
+
+        gateway = await stack.enter_async_context(serving(make, nats_url))
+        yield gateway, await stack.enter_async_context(gate(gateway))

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from kit.testing.database import database
-from tests.integration.gateway.conftest import Gateway, serving
+from tests.integration.gateway.conftest import Gateway
 from tests.integration.gateway.further import another
-from tests.integration.gateway.gate import AGENT, Gate, confirmation, gate, over, part, question
+from tests.integration.gateway.gate import AGENT, Gate, confirmation, ground_of, over, part, question
 from tests.integration.sessions.turn_driver import end, event
 
 # One platform for all of them; each test has an agent of its own.
@@ -26,13 +23,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(postgres: str, nats_url: str) -> AsyncIterator[tuple[Gateway, Gate]]:
-    async with AsyncExitStack() as stack:
-
-        async def make(schema: str, folder: Path | None = None) -> str:
-            return await stack.enter_async_context(database(postgres, schema, folder))
-
-        gateway = await stack.enter_async_context(serving(make, nats_url))
-        yield gateway, await stack.enter_async_context(gate(gateway))
+    async with ground_of(postgres, nats_url) as made:
+        yield made
 
 
 @pytest_asyncio.fixture(loop_scope="module")
