@@ -99,10 +99,16 @@ async def run(wanted: Wanted) -> bool:
     return told["sufficient"]
 
 
+class _Terminal(Console):
+    def on_broken_pipe(self) -> None:
+        # Left to itself it would end the command, with an exit code that is none of the verdict's.
+        raise BrokenPipeError
+
+
 def _print(told: Mapping[str, Any], *, quiet: bool) -> None:
     """Whoever reads our output may have seen enough; files and exit code are not theirs to lose."""
     try:
-        print_report(Console(highlight=False, soft_wrap=True), told, quiet=quiet)
+        print_report(_Terminal(highlight=False, soft_wrap=True), told, quiet=quiet)
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -13,8 +13,6 @@ from typing import Any
 
 import orjson
 
-from kit.testing import free_port
-
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples" / "rehearsals"
 
@@ -25,13 +23,13 @@ Behaviour = Callable[[dict[str, Any], asyncio.StreamWriter], Awaitable[None]]
 @contextmanager
 def example_agent(domain: str, name: str) -> Iterator[str]:
     """The URL of a running example agent."""
-    port = free_port()
-    command = [sys.executable, str(EXAMPLES / domain / f"{name}.py"), "--port", str(port)]
+    command = [sys.executable, str(EXAMPLES / domain / f"{name}.py"), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
         assert process.stdout is not None
-        assert b"Listening" in process.stdout.readline()
         try:
-            yield f"http://127.0.0.1:{port}/step"
+            line = process.stdout.readline().decode()
+            assert line.startswith("Listening on http://"), line
+            yield line.split()[2].rstrip(".")
         finally:
             process.kill()
 

@@ -1,6 +1,8 @@
 """Proves the command from outside: example agents as processes, exit codes, files, and unusable input."""
 
 import json
+import signal
+import socket
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -22,27 +24,35 @@ def _rehearse(*arguments: str | Path) -> Result:
     return RUN.invoke(app, ["rehearse", *map(str, arguments)])
 
 
-def _as_program(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def _program(*arguments: str | Path) -> subprocess.Popen[str]:
     """The same as a process of its own."""
-    return subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-c", "from cli.main import main; main()", "rehearse", *map(str, arguments)],
         cwd=ROOT,
         env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"},
-        capture_output=True,
-        text=True,
         stdin=subprocess.DEVNULL,
-        timeout=60,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
+
+
+def _as_program(*arguments: str | Path) -> tuple[int, str, str]:
+    """Its exit code, output and messages."""
+    with _program(*arguments) as done:
+        output, messages = done.communicate(timeout=60)
+    return done.returncode, output, messages
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_the_reference_agent_of_an_example_passes_every_task(domain: str, tmp_path: Path) -> None:
     junit = tmp_path / "junit.xml"
     with example_agent(domain, "agent") as url:
-        done = _as_program(EXAMPLES / domain, "--agent", url, "--trials", "5", "--junit", junit)
-    assert done.returncode == 0, done.stdout + done.stderr
+        asked = (EXAMPLES / domain, "--agent", url, "--trials", "5", "--junit", junit)
+        code, output, messages = _as_program(*asked)
+    assert code == 0, output + messages
     tasks = len(list((EXAMPLES / domain / "tasks").iterdir()))
-    assert done.stdout.endswith(f"{5 * tasks} of {5 * tasks} trials passed.\n") and done.stderr == ""
+    assert output.endswith(f"{5 * tasks} of {5 * tasks} trials passed.\n") and messages == ""
     assert ET.parse(junit).getroot().get("failures") == "0"
 
 
@@ -74,6 +84,31 @@ def test_the_wrong_agent_of_an_example_fails_in_a_telling_way(
         assert each["told"] in done.stdout and all(detail in done.stdout for detail in each["details"])
 
 
+def test_a_reader_that_has_seen_enough_loses_neither_file_nor_exit_code(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    with (
+        example_agent("hotel-desk", "agent") as url,
+        _program(EXAMPLES / "hotel-desk", "--agent", url, "--json", file) as done,
+    ):
+        assert done.stdout is not None and done.stderr is not None
+        done.stdout.close()
+        assert done.stderr.read() == "" and done.wait(60) == 0
+    assert json.loads(file.read_text())["failed"] == 0
+
+
+def test_ctrl_c_ends_a_run_that_waits(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/step"
+        with _program(EXAMPLES / "hotel-desk", "--agent", url) as done:
+            # The first step has come, so the run is under way.
+            silent.settimeout(60)
+            connection, _ = silent.accept()
+            done.send_signal(signal.SIGINT)
+            assert done.wait(60) == 130
+            assert done.stderr is not None and "stopped; nothing was reported" in done.stderr.read()
+            connection.close()
+
+
 def test_a_share_may_be_enough(tmp_path: Path) -> None:
     with example_agent("parts-warehouse", "wrong_agent") as url:
         asked = (EXAMPLES / "parts-warehouse", "--agent", url, "--quiet")
@@ -92,9 +127,9 @@ def test_a_sound_domain_is_said_to_be(domain: str) -> None:
 
 def test_an_unsound_domain_is_told_line_by_line(tmp_path: Path) -> None:
     folder = write(tmp_path / "lockers", changed("    on: [take_locker]", "    on: [take]"))
-    done = _as_program(folder, "--check")
-    assert done.returncode == 2 and done.stdout == ""
-    assert 'domain.yaml:61: unknown tool "take"' in done.stderr and "Traceback" not in done.stderr
+    code, output, messages = _as_program(folder, "--check")
+    assert code == 2 and output == ""
+    assert 'domain.yaml:61: unknown tool "take"' in messages and "Traceback" not in messages
 
 
 def test_a_new_domain_can_be_checked(tmp_path: Path) -> None:
