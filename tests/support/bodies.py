@@ -42,6 +42,7 @@ ENVIRONMENT = {
     },
     "metadata": {"purpose": "test"},
 }
+HELD = {"id": "work_x", "worker_id": "tester", "attempt": 1}
 TEXT = [{"type": "text", "text": "hello"}]
 SESSION = {
     "agent": {"type": "agent", "id": "AGENT", "version": 1},
@@ -240,6 +241,13 @@ BODIES: dict[str, Any] = {
         "expires_at": "2099-01-01T00:00:00Z",
         "metadata": {"purpose": "test"},
     },
+    "POST /v1/x/worker/claim": [
+        {"worker_id": "tester", "session_id": "sess_x", "wait_ms": 5},
+        {"worker_id": "tester", "environment_id": "env_x", "environment_key": "mawk_x"},
+    ],
+    "POST /v1/x/worker/accept": HELD,
+    "POST /v1/x/worker/heartbeat": HELD,
+    "POST /v1/x/worker/complete": {**HELD, "result": {"stdout": "", "exitCode": 0}, "failed": False},
     "POST /v1/x/settings/validate": SETTINGS,
     "POST /v1/x/settings/test": {"area": "model", "config": SETTINGS["model"]},
     "PUT /v1/x/settings": {"revision": 0, "config": SETTINGS},

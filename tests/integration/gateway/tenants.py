@@ -81,10 +81,11 @@ async def ask(http: httpx2.AsyncClient, operation: Operation, path: str, body: A
         if body is not None
         else http.stream(method, path, headers=headers) as answer
     ):
-        if answer.headers["content-type"].startswith("text/event-stream"):
+        content_type = answer.headers.get("content-type", "")
+        if content_type.startswith("text/event-stream"):
             return answer.status_code, None
         content = await answer.aread()
-        is_json = answer.headers["content-type"].startswith("application/json")
+        is_json = content_type.startswith("application/json")
         return answer.status_code, answer.json() if is_json else content
 
 

@@ -49,6 +49,7 @@ WORKERS: set[tuple[str, str]] = {
     ("GET", f"{WORK}/stats"),
     ("POST", f"{WORK}/{{work_id}}/stop"),
     *WORKERS_ONLY,
+    *(("POST", f"/v1/x/worker/{step}") for step in ("claim", "accept", "heartbeat", "complete")),
 }
 # What a reader gets of a resource of its own, where that is not 200.
 READS: dict[tuple[str, str], int] = {}
@@ -237,6 +238,7 @@ def _bodies(ids: dict[str, str], ours: dict[str, str]) -> list[tuple[str, str, A
         ("POST", "/v1/agents", sound | {"skills": [skill], "tools": [read]}),
         ("POST", f"{session}/outcomes", {"outcome_id": ids["outcome_id"], "status": "passed"}),
         ("POST", f"{session}/outcomes/evaluate", {"outcome_id": ids["outcome_id"]}),
+        ("POST", "/v1/x/worker/claim", {"worker_id": "w", "environment_id": ids["environment_id"]}),
         ("GET", f"/v1/sessions?agent_id={ids['agent_id']}", None),
         ("GET", f"/v1/files?scope_id={ids['session_id']}", None),
         ("GET", f"/v1/files?ids={file_id}", None),
