@@ -18,7 +18,7 @@ MAX_OF_LANE = 32
 _PAGE: LiteralString = "".join(
     (
         """
-WITH RECURSIVE lanes AS (
+WITH RECURSIVE lanes AS ( -- platform-wide: claims are matched for every workspace, one at a time
     (
         SELECT session_id FROM work_items
         WHERE workspace_id = %(workspace)s AND environment_id = %(environment_id)s AND session_id > %(after)s
@@ -37,7 +37,7 @@ WITH RECURSIVE lanes AS (
 SELECT """,
         COLUMNS,
         """, w.place
-FROM first CROSS JOIN LATERAL ( -- platform-wide: claims are matched for every workspace, one at a time
+FROM first CROSS JOIN LATERAL (
     SELECT p.*, row_number() OVER (ORDER BY p.created_at, p.id) AS place FROM work_items p
     WHERE p.workspace_id = %(workspace)s AND p.environment_id = %(environment_id)s AND p.session_id = first.session_id
       AND p.status = 'pending' AND p.kind <> 'session'
