@@ -61,22 +61,23 @@ def read_choice(body: Mapping[str, Any], stored: EngineChoice | None = None) -> 
 
     `stored` is what the body replaces: its options stay where the body names the same engine without any.
     """
-    requested, options, field_name = body.get(ENGINE), body.get(OPTIONS), OPTIONS
-    if isinstance(requested, dict) and "provider" in requested and requested.keys() <= {"provider", "options"}:
-        if options is not None and requested.get("options") is not None:
-            raise InvalidRequest("loop_engine_options and loop_engine.options can't both be sent.", field=OPTIONS)
-        if requested.get("options") is not None:
-            options, field_name = requested["options"], f"{ENGINE}.options"
-        requested = requested["provider"]
-    if isinstance(body.get(ENGINE), dict) and requested is None:
-        raise LoopEngineInvalid(f"loop_engine.provider must be {_told()}.", field=f"{ENGINE}.provider")
-    if requested is None:
+    named, options, field_name = body.get(ENGINE), body.get(OPTIONS), OPTIONS
+    engine: Any = named
+    if isinstance(named, dict) and "provider" in named and named.keys() <= {"provider", "options"}:
+        engine = named["provider"]
+        if engine is None:
+            raise LoopEngineInvalid(f"loop_engine.provider must be {_told()}.", field=f"{ENGINE}.provider")
+        if named.get("options") is not None:
+            if options is not None:
+                raise InvalidRequest("loop_engine_options and loop_engine.options can't both be sent.", field=OPTIONS)
+            options, field_name = named["options"], f"{ENGINE}.options"
+    if engine is None:
         if options in (None, {}):
             return None
         if stored is None or ENGINE in body:
             raise InvalidRequest("loop_engine_options must come with the loop_engine that they are for.", field=OPTIONS)
-        requested = stored.engine
-    return EngineChoice(_engine(requested), _options(requested, options, field_name, stored))
+        engine = stored.engine
+    return EngineChoice(_engine(engine), _options(engine, options, field_name, stored))
 
 
 def choice_of(document: Mapping[str, Any]) -> EngineChoice | None:
