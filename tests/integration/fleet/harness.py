@@ -26,13 +26,13 @@ WORKER = "worker_test"
 class Fleet:
     """One worker in this process."""
 
-    def __init__(self, options: Options, environment: dict[str, str]) -> None:
+    def __init__(self, options: Options, environment: dict[str, str], key: str = KEY) -> None:
         self.said = io.StringIO()
         self.metrics = Metrics()
         self.stopping = Stopping(lambda _: None)
         reporter = Reporter(as_json=True, level="debug", stream=self.said)
         self.task = asyncio.create_task(
-            work(options, KEY, environment, reporter=reporter, stopping=self.stopping, metrics=self.metrics)
+            work(options, key, environment, reporter=reporter, stopping=self.stopping, metrics=self.metrics)
         )
 
     @property
@@ -61,7 +61,13 @@ async def fleet(
     server: WorkServer, workdir: Path, environment: dict[str, str] | None = None, **changed: Any
 ) -> AsyncIterator[Fleet]:
     """A worker that is asked to stop at the end, and does so in order."""
-    running = Fleet(options(server, workdir, **changed), environment or {})
+    async with started(Fleet(options(server, workdir, **changed), environment or {})) as running:
+        yield running
+
+
+@asynccontextmanager
+async def started(running: Fleet) -> AsyncIterator[Fleet]:
+    """Ends a worker in order."""
     try:
         yield running
     finally:
