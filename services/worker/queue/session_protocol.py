@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kit.consumer import Consumer
@@ -20,7 +21,14 @@ class SessionProtocol:
     """What one replica needs to serve the session protocol; `duties` is the stub of the sessions service."""
 
     def __init__(
-        self, database: Database, nats: Nats, duties: Any, *, ttl_seconds: int, consumer_name: str = "session_work"
+        self,
+        database: Database,
+        nats: Nats,
+        duties: Any,
+        *,
+        ttl_seconds: int,
+        consumer_name: str = "session_work",
+        subjects: Sequence[str] = SUBJECTS,
     ) -> None:
         self.room = SessionRoom()
         self.duties = SessionDuties(database, nats, duties, self.room)
@@ -31,7 +39,7 @@ class SessionProtocol:
             nats,
             stream="SESSIONS",
             name=consumer_name,
-            subjects=SUBJECTS,
+            subjects=subjects,
             handler=self.duties.hear,
             committed=self.duties.heard,
         )

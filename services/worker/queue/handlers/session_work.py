@@ -68,14 +68,16 @@ class SessionWorkHandler(session_work_pb2_grpc.SessionWorkServiceServicer):
             left = deadline - time.monotonic()
             if left <= 0:
                 return pb.PollWorkResponse()
-            await self._room.wait(environment_id, min(left, empty_for) if empty_for else left)
+            # Where nothing is known, a hint came while the database was looked into.
+            if empty_for:
+                await self._room.wait(environment_id, min(left, empty_for))
 
     async def _hand_out(
         self, workspace_id: str, environment_id: str, worker_id: str, token: str, reclaim: float
     ) -> SessionItem | None:
         """An item whose session needs a worker; what has nothing to do any more ends here."""
         while True:
-            hints = self._room.hints
+            hints = self._room.hints(environment_id)
             async with self._database.statements(workspace_id) as tx:
                 store = SessionItemStore(tx)
                 item = await store.hand_out(environment_id, worker_id, _digest(token), reclaim)

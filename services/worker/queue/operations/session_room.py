@@ -22,19 +22,28 @@ class SessionRoom:
         self._waiting: dict[str, OrderedDict[asyncio.Future[None], None]] = {}
         # By environment and reclaim time: until when nothing is to be found there.
         self._empty: OrderedDict[tuple[str, float], float] = OrderedDict()
-        # Grows with each hint: what was looked up before one says nothing.
-        self.hints = 0
+        # Hints by environment, and how often all of them were doubted or forgotten: what was looked up before a hint
+        # says nothing.
+        self._hints: dict[str, int] = {}
+        self._epoch = 0
+
+    def hints(self, environment_id: str) -> tuple[int, int]:
+        """Changes with each hint."""
+        return self._epoch, self._hints.get(environment_id, 0)
 
     def hint(self, environment_id: str) -> None:
         """Something may be found in a queue."""
-        self.hints += 1
+        if len(self._hints) >= MAX_KNOWN:
+            self._hints.clear()
+            self._epoch += 1
+        self._hints[environment_id] = self._hints.get(environment_id, 0) + 1
         for key in [key for key in self._empty if key[0] == environment_id]:
             del self._empty[key]
         self._wake_one(environment_id)
 
     def doubt(self) -> None:
         """Hints may have been missed."""
-        self.hints += 1
+        self._epoch += 1
         self._empty.clear()
         for environment_id in list(self._waiting):
             self._wake_one(environment_id)
@@ -43,9 +52,11 @@ class SessionRoom:
         """Seconds for which nothing is to be found in a queue; 0 where it is worth a look."""
         return max(0.0, self._empty.get((environment_id, reclaim_seconds), 0.0) - time.monotonic())
 
-    def note_empty(self, environment_id: str, reclaim_seconds: float, due_in: float | None, hints: int) -> None:
-        """Nothing was found by who began to look at this number of hints; the next item is due then."""
-        if hints != self.hints:
+    def note_empty(
+        self, environment_id: str, reclaim_seconds: float, due_in: float | None, hints: tuple[int, int]
+    ) -> None:
+        """Nothing was found by who began to look at these hints; the next item is due then."""
+        if hints != self.hints(environment_id):
             return
         seconds = LOOK_AGAIN_SECONDS if due_in is None else min(max(due_in, 0.02), LOOK_AGAIN_SECONDS)
         self._empty[(environment_id, reclaim_seconds)] = time.monotonic() + seconds
