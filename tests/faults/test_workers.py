@@ -242,11 +242,18 @@ class Harm:
     async def strike(self, kind: str) -> None:
         """One harm, and its end."""
         if kind in self._kinds:
-            await self._kinds[kind](await seen(self._busy, 20, "a worker is at work"))
+            await self._kinds[kind](await self._victim())
         else:
             killed = self._ground.signal(kind, signal.SIGKILL)
             await self._ground.until_back(kind, killed)
         self.done[kind] += 1
+
+    async def _victim(self) -> Worker:
+        """A worker in the middle of an item; any where all of the work is done."""
+        try:
+            return await seen(self._busy, 5, "a worker is at work")
+        except AssertionError:
+            return self._chance.choice(list(self._workers.values()))
 
     def _busy(self) -> Worker | None:
         """A worker in the middle of an item."""
@@ -314,6 +321,10 @@ async def _converse(client: Api, ledger: Ledger, environment_id: str, turns: int
     return []
 
 
+def _said(workers: dict[str, Worker]) -> dict[str, str]:
+    return {name: worker.said[-2000:] for name, worker in workers.items()}
+
+
 async def _is_idle(client: Api, session_id: str) -> bool:
     return await patiently(lambda: client.status(session_id)) == "idle"
 
@@ -353,6 +364,11 @@ async def test_whatever_happens_to_workers_and_queue(tmp_path: Path, items: int,
             await asyncio.gather(*asking)
             faults = [fault for each in await asyncio.gather(*talking) for fault in each]
             await nemesis
+            # Whatever the workers went through, they work on.
+            doubling.cancel()
+            before = len(ledger.ends)
+            await asyncio.gather(*(ground.run(ledger, f"sess_last{number}", 0.3) for number in range(6)))
+            assert set(list(ledger.ends.values())[before:]) == {"completed"}, (ledger.ends, _said(workers))
         finally:
             for task in (nemesis, *working, doubling):
                 task.cancel()
@@ -361,8 +377,8 @@ async def test_whatever_happens_to_workers_and_queue(tmp_path: Path, items: int,
         faults += ledger.faults() + doubler.faults
         told = {"ends": Counter(ledger.ends.values()), "harm": harm.done, "items": counts}
         print(told)
-        assert not faults, (faults[:20], told, {name: worker.said[-2000:] for name, worker in workers.items()})
+        assert not faults, (faults[:20], told, _said(workers))
         assert counts["pending"] == counts["claimed"] == 0, told
-        assert len(ledger.ends) == items // 6 * 6 + sum(len(range(20 if long else 2)) for _ in talking)
+        assert len(ledger.ends) == 6 + items // 6 * 6 + len(talking) * (20 if long else 2)
         # Most of it simply works.
         assert told["ends"]["completed"] > 0.6 * len(ledger.ends), told
