@@ -189,12 +189,15 @@ def events_of(step: Step, state: SessionState) -> list[ClientEvent] | None:
     waiting = _waiting(state)
     custom = [call_id for call_id, kind in waiting.items() if kind is CallKind.CUSTOM]
     if step.message is None:
-        return _answers(step, state, custom)
+        _check_answers(step, state, custom)
     asking = [call_id for call_id, kind in waiting.items() if kind is CallKind.CONFIRMATION]
     if asking and not is_at_work(state):
         raise StepRequiresConfirmation(state.id, asking)
+    # Until workers are done too, the step before has no answer yet.
     if is_at_work(state) or len(custom) < len(waiting):
         return None
+    if step.message is None:
+        return [_answer(result) for result in step.results]
     said = ClientEvent(USER_MESSAGE, {"content": [{"type": "text", "text": step.message}]})
     # Who speaks instead of answering has ended the turn on its side, as a caller at its budget of rounds does.
     return [ClientEvent(USER_INTERRUPT, {}), said] if custom else [said]
@@ -213,7 +216,7 @@ def _waiting(state: SessionState) -> dict[str, CallKind]:
     return waiting | {call.posted_id: call.kind for _, call in posted_calls(state)}
 
 
-def _answers(step: Step, state: SessionState, custom: list[str]) -> list[ClientEvent]:
+def _check_answers(step: Step, state: SessionState, custom: list[str]) -> None:
     given = [result.call_id for result in step.results]
     unknown = [call_id for call_id in given if call_id not in custom]
     if unknown:
@@ -223,7 +226,6 @@ def _answers(step: Step, state: SessionState, custom: list[str]) -> list[ClientE
     missing = [call_id for call_id in custom if call_id not in given]
     if missing:
         raise StepResultsMismatch(f"lacks {', '.join(missing)}; all results are sent in one step.", custom, state.id)
-    return [_answer(result) for result in step.results]
 
 
 def _answer(result: Result) -> ClientEvent:

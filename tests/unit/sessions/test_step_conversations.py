@@ -27,6 +27,9 @@ from tests.unit.sessions.histories import History
 
 MESSAGE = ClientEvent("user.message", {"content": [{"type": "text", "text": "from its owner"}]})
 
+# What ends a turn, the usual first.
+ENDS = (*(turn.EndKind.REQUIRES_ACTION, turn.EndKind.END_TURN) * 8, None, *turn.EndKind)
+
 
 @dataclass
 class Taken:
@@ -105,11 +108,15 @@ class Conversations(History):
             given_up = {e["tool_use_id"] for e in self.log if e["type"] == "agent.tool_result"}
             assert given_up.issuperset(calls), "a call was left without a result"
 
-    @precondition(lambda self: self.waiting(CallKind.CUSTOM))
+    @precondition(lambda self: self.taken and self.waiting(CallKind.CUSTOM))
     @rule(named=strategies.booleans())
     def answer(self, named: bool) -> None:
         results = [{"id": each, "ok": True, "result": {"of": each}} for each in self.waiting(CallKind.CUSTOM)]
-        taken = self.take({"tool_results": results}, f"key {next(self.numbers)}" if named else "")
+        key = f"key {next(self.numbers)}" if named else ""
+        if self.waiting(CallKind.CONFIRMATION):
+            assert isinstance(self.refused({"tool_results": results}, key), StepRequiresConfirmation)
+            return
+        taken = self.take({"tool_results": results}, key)
         assert taken is self.taken[-1] and not self.waiting(CallKind.CUSTOM)
 
     @rule(how=strategies.sampled_from(["unknown", "partial", "too many", "answered"]))
@@ -155,14 +162,10 @@ class Conversations(History):
 
     # The owner of the session, who sees it under /v1/sessions.
 
-    @rule()
-    def owner_interrupts(self) -> None:
-        self.send(ClientEvent("user.interrupt", {}))
-
-    @rule(sure=strategies.integers(0, 2))
-    def owner_speaks(self, sure: int) -> None:
+    @rule(sure=strategies.integers(0, 5), speaks=strategies.booleans())
+    def owner_interferes(self, sure: int, speaks: bool) -> None:
         if not sure:
-            self.send(MESSAGE)
+            self.send(MESSAGE if speaks else ClientEvent("user.interrupt", {}))
 
     @precondition(lambda self: self.waiting(CallKind.CONFIRMATION))
     @rule(allow=strategies.booleans())
@@ -178,19 +181,16 @@ class Conversations(History):
 
     # Runners.
 
-    @precondition(lambda self: self.state.turn_state is TurnState.READY)
-    @rule()
-    def grant(self) -> None:
-        self.keep(turn.grant(self.state, f"runner_{next(self.numbers)}", self.now(), self.new_id))
-
-    @precondition(lambda self: self.state.turn_state is TurnState.LEASED)
+    @precondition(lambda self: self.state.turn_state is not TurnState.NONE)
     @rule(
-        kind=strategies.sampled_from([None, *turn.EndKind]),
+        kind=strategies.sampled_from(ENDS),
         speaks=strategies.booleans(),
-        custom=strategies.integers(0, 2),
-        asking=strategies.integers(0, 1),
+        custom=strategies.sampled_from([2, 1, 1, 0]),
+        asking=strategies.sampled_from([0, 0, 1]),
     )
     def work(self, kind: turn.EndKind | None, speaks: bool, custom: int, asking: int) -> None:
+        if self.state.turn_state is TurnState.READY:
+            self.keep(turn.grant(self.state, f"runner_{next(self.numbers)}", self.now(), self.new_id))
         drafts = [Draft(self.new_id(), "span.model_request_start")]
         if speaks:
             text = {"content": [{"type": "text", "text": f"text {next(self.numbers)}"}]}
@@ -219,10 +219,24 @@ class Conversations(History):
         drafts.append(Draft(call.event_id, event_type, orjson.dumps(fields)))
         return call
 
-    @precondition(lambda self: self.state.turn_state is TurnState.LEASED)
-    @rule()
-    def crash(self) -> None:
+    @precondition(lambda self: self.state.turn_state is TurnState.READY)
+    @rule(sure=strategies.integers(0, 3))
+    def crash(self, sure: int) -> None:
+        if sure:
+            return
+        self.keep(turn.grant(self.state, f"runner_{next(self.numbers)}", self.now(), self.new_id))
         self.keep(turn.expire(self.state, self.now(), self.new_id, self.context))
+
+    @rule(rounds=strategies.integers(0, 3), named=strategies.booleans())
+    def a_turn_without_any_trouble(self, rounds: int, named: bool) -> None:
+        """What callers mostly see, so that trouble finds conversations of some length."""
+        if turn.phase_of(self.state) is not Phase.IDLE:
+            return
+        self.speak(named)
+        for _ in range(rounds):
+            self.work(turn.EndKind.REQUIRES_ACTION, True, 2, 0)
+            self.answer(named)
+        self.work(turn.EndKind.END_TURN, True, 0, 0)
 
     # What must hold.
 
@@ -265,4 +279,4 @@ class Conversations(History):
 
 
 TestConversations = Conversations.TestCase
-TestConversations.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
+TestConversations.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)

@@ -255,8 +255,13 @@ def test_results_answer_the_calls_that_wait() -> None:
         {"custom_tool_use_id": "sevt_2", "content": [{"type": "text", "text": '{"a":1}'}], "is_error": False},
         {"custom_tool_use_id": "sevt_1", "content": [{"type": "text", "text": "no"}], "is_error": True},
     ]
-    # What else waits is not theirs to answer.
-    assert kinds(answered(ok("sevt_1")), standing(CUSTOM, ASKING)) == ["user.custom_tool_result"]
+
+
+def test_results_wait_for_what_else_waits() -> None:
+    """They are of calls that were not handed out yet: the step before has no answer."""
+    assert kinds(answered(ok("sevt_1")), standing(CUSTOM, AT_WORKER)) is None
+    with pytest.raises(StepRequiresConfirmation):
+        steps.events_of(answered(ok("sevt_1")), standing(CUSTOM, ASKING))
 
 
 @pytest.mark.parametrize(
