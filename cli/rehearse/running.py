@@ -62,10 +62,9 @@ async def run(wanted: Wanted) -> bool:
     """Whether enough trials passed. Unusable when there is nothing that could be played."""
     domain = load(wanted.domain_dir)
     tasks = _chosen(domain, wanted.tasks)
+    _check_files(wanted)
     hidden = Secrets()
     agent = await _agent(wanted, hidden)
-    for file in filter(None, (wanted.json_file, wanted.junit_file)):
-        _must_be_writable(file)
     now = datetime.datetime.now(datetime.UTC)
     asked = Run(
         run_id=new_run_id(now),
@@ -165,17 +164,24 @@ def _check_url(option: str, url: str) -> None:
         raise Unusable(f"{option} has a password in its URL, where others can see it; use --header with a variable.")
 
 
-def _must_be_writable(file: Path) -> None:
-    if file.is_dir() or not os.access(file.parent, os.W_OK | os.X_OK):
-        raise Unusable(f"{file} can't be written: name a file in a folder that exists and may be written to.")
+def _check_files(wanted: Wanted) -> None:
+    """Files that can't be written are told before anything is played."""
+    files = [file.resolve() for file in (wanted.json_file, wanted.junit_file) if file]
+    for file in files:
+        if (file.exists() and not file.is_file()) or not os.access(file.parent, os.W_OK | os.X_OK):
+            raise Unusable(f"{file} can't be written: name a file in a folder that exists and may be written to.")
+    if len(set(files)) < len(files):
+        raise Unusable(f"--json and --junit both name {files[0]}.")
 
 
 def _write(file: Path, content: bytes) -> None:
-    """All of it or nothing, whatever happens meanwhile."""
+    """All of it or nothing, whatever happens meanwhile. Where a link leads is written, the link stays."""
+    file = file.resolve()
     try:
-        with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}.", delete=False) as new:
-            new.write(content)
-        os.replace(new.name, file)
+        with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as beside:
+            new = Path(beside) / file.name
+            new.write_bytes(content)
+            new.replace(file)
     except OSError as error:
         raise Unusable(f"{file} can't be written: {error.strerror}.") from None
 

@@ -89,8 +89,8 @@ async def test_a_hung_agent_fails_its_trial_and_stalls_no_other(domain: Path, tm
 
     async with asyncio.timeout(30), agent_that(hangs) as agent:
         # More hang than run at once: each gives its place back.
-        report = await _run(domain, agent, tmp_path, timeout_seconds=1, trials=3, concurrency=2)
-    assert [_told(report, trial=number) for number in range(3)] == ["the agent gave no answer within 1 s"] * 3
+        report = await _run(domain, agent, tmp_path, timeout_seconds=2, trials=3, concurrency=2)
+    assert [_told(report, trial=number) for number in range(3)] == ["the agent gave no answer within 2 s"] * 3
     assert (report["passed"], report["failed"]) == (3, 3)
 
 

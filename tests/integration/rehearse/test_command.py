@@ -150,6 +150,8 @@ def test_a_new_domain_can_be_checked(tmp_path: Path) -> None:
         (("--agent", "http://a/step", "--header", "authorization=abc"), "looks like a secret"),
         (("--agent", "http://a/step", "--json", "/nowhere/report.json"), "can't be written"),
         (("--agent", "http://a/step", "--junit", "/"), "can't be written"),
+        (("--agent", "http://a/step", "--json", "/dev/null"), "can't be written"),
+        (("--agent", "http://a/step", "--json", "/tmp/one", "--junit", "/tmp/../tmp/one"), "both name /tmp/one"),
         (("--agent", "agent_1", "--header", "x-a=1"), "--header is for an agent by its URL"),
         (("--agent", "agent_1", "--base-url", "nowhere"), "--base-url nowhere is no URL"),
         (("--agent", "agent_1", "--base-url", "http://127.0.0.1:9"), "GET /v1/agents/agent_1"),

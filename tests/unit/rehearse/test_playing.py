@@ -11,8 +11,10 @@ import pytest
 
 from cli.rehearse.agents import Calls, Reply, RuntimeFailure
 from cli.rehearse.domain import Domain
+from cli.rehearse.loading import load
 from cli.rehearse.playing import CLOSING_REPLY, MAX_ROUNDS, Trial, play, play_all
 from cli.rehearse.report import Run, report
+from cli.rehearse.running import make_domain
 from cli.rehearse.world import Call
 from tests.unit.rehearse.domains import FILES, loaded
 
@@ -199,6 +201,24 @@ async def test_a_cancelled_run_cancels_its_steps(domain: Domain) -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+class Lender:
+    """Does what the policy of a new domain says."""
+
+    async def step(self, body: dict[str, Any]) -> Reply | Calls:
+        if "lend-one" not in body["session_id"] or "Hello" in body.get("message", ""):
+            return Reply("I am afraid not.")
+        if "message" in body:
+            return _calls(("find_bicycles", {"kind": "city"}), ("lend_bicycle", {"bicycle": "C-2", "customer": "Sol"}))
+        return Reply("It is yours.")
+
+
+async def test_a_new_domain_can_be_passed(tmp_path: Path) -> None:
+    make_domain(tmp_path / "new")
+    new = load(tmp_path / "new")
+    trials = await _all(new, Lender(), tasks=list(new.tasks.values()), trials=1)
+    assert [trial.failures for trial in trials] == [[], []] and len(trials[0].log) == 2
 
 
 def test_the_domain_has_the_tasks_in_the_order_of_their_names(domain: Domain, tmp_path: Path) -> None:
