@@ -28,7 +28,8 @@ async def test_a_platform_that_does_not_hold_is_asked_no_more_often_than_told(tm
         async with fleet(server, tmp_path, interval_seconds=0.2):
             await await_until(lambda: server.count("claim") >= 4)
         times = server.times["claim"]
-    assert min(gaps(times)) >= 0.19
+    # Each by itself may be late, and the next one then comes sooner after it.
+    assert sum(gaps(times)) >= 0.2 * (len(times) - 2)
 
 
 async def test_several_items_run_side_by_side_and_no_more_than_told(tmp_path: Path, server: WorkServer) -> None:
@@ -40,7 +41,7 @@ async def test_several_items_run_side_by_side_and_no_more_than_told(tmp_path: Pa
         assert sum(each["status"] == "claimed" for each in server.items.values()) == 3
         (tmp_path / "go").touch()
         await done(server, *items)
-        assert worker.metrics.count("completed") == 5
+        await await_until(lambda: worker.metrics.count("completed") == 5)
 
 
 async def test_a_platform_that_is_away_is_waited_for(tmp_path: Path, server: WorkServer) -> None:
@@ -53,7 +54,7 @@ async def test_a_platform_that_is_away_is_waited_for(tmp_path: Path, server: Wor
         assert worker.heard("waiting for the platform") and worker.heard("the platform answers again")
     times = server.times["claim"]
     # Each wait was longer than half of the first one.
-    assert min(gaps(times[:5])) >= 0.09
+    assert sum(gaps(times[:5])) >= 0.1 + 0.2 + 0.4
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
