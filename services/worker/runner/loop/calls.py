@@ -35,6 +35,8 @@ class Call:
     # The client's decision: None, or `allow` or `deny`.
     decision: str | None = None
     deny_message: str = ""
+    # Whether a guardrail keeps from the model what was answered.
+    withheld: bool = False
     result: Block | None = None
     # Whether the result came from the log, rather than from this turn itself.
     result_is_stored: bool = False

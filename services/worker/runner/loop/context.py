@@ -310,7 +310,7 @@ class Conversation:
         self._inputs = [each for each in self._inputs if each.seq not in fields.get("input_seqs", ())]
         for call in self.calls:
             if call.event_id in fields.get("call_ids", ()):
-                call.result = failed_result(call, WITHHELD)
+                call.result, call.withheld = failed_result(call, WITHHELD), True
 
     def _on_define_outcome(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
         self.goal = declared(fields, seq)

@@ -125,6 +125,8 @@ def tell(journal: Journal, objection: Objection, **withheld: Any) -> None:
 def _answers(conversation: Conversation) -> Iterator[tuple[str, str]]:
     """What people answered to the calls of the newest answer, by call."""
     for call in conversation.calls:
+        if call.withheld:
+            continue
         if call.custom and call.result is not None:
             yield call.event_id, _text(call.result.get("content"))
         elif call.deny_message:
