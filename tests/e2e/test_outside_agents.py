@@ -77,7 +77,7 @@ async def test_a_session_is_run_by_an_outside_agent_whose_secret_shows_nowhere(
             assert (shown["loop_engine"], shown["loop_engine_options"]) == ("http", options | {"headers": SHOWN}), path
         listed = (await client.call("GET", f"/v1/sessions?agent_id={agent}"))["data"]
         assert listed[0]["agent"]["loop_engine_options"]["headers"] == SHOWN
-        with database_of(private_platform.data_dir) as rows:
+        with database_of(private_platform) as rows:
             assert VALUE not in _everything_stored(rows)
         assert VALUE not in private_platform.logs() + str(await client.log(session))
 
