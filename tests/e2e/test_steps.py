@@ -29,7 +29,7 @@ async def turn(client: Api, agent_id: str, name: str, message: str) -> tuple[str
     while answered.status_code == 200 and "reply" not in (body := answered.json()):
         assert body.keys() == {"tool_calls"} and len(rounds) < 16
         rounds.append(body["tool_calls"])
-        results = [{"id": each["id"], "ok": True, "result": {"word": each["arguments"]["word"]}} for each in rounds[-1]]
+        results = [{"id": each["id"], "ok": True, "result": each["arguments"]} for each in rounds[-1]]
         answered = await step(client, agent_id, name, tools=[LOOKUP], tool_results=results)
     assert answered.status_code == 200, answered.text
     assert answered.json().keys() == {"reply"}
@@ -81,6 +81,23 @@ async def test_a_built_in_tool_and_its_confirmation(platform: Platform) -> None:
             await client.send(details["session_id"], allow)
         again = await step(client, agent, "careful", **asking)
         assert "42" in again.json()["reply"] and again.headers["step-repeated"] == "true"
+
+
+async def test_a_coordinator_and_the_tools_of_its_threads(platform: Platform) -> None:
+    """What agents of its roster ask of the caller is told with its own calls, and goes back to them."""
+    async with api(platform.url, timeout=60) as client:
+        helper = await client.agent(name="helper", tools=[CUSTOM_TOOL])
+        roster = {"type": "coordinator", "agents": [helper]}
+        lead = await client.agent(name="lead", multiagent=roster)
+        # The demo model of the lead calls what its text names, also what is meant for the helper.
+        task = tool("start_thread", agent="helper", message=tool("lookup", word="of the helper"))
+        reply, rounds = await turn(client, lead, "led", f"{task} {tool('lookup', word='of the lead')}")
+        words = {call["arguments"].get("word") for calls in rounds for call in calls}
+        assert words >= {"of the helper", "of the lead"} and reply
+        before = await step(client, lead, "led", tools=[LOOKUP], message=f"{task} {tool('lookup', word='again')}")
+        assert before.json()["tool_calls"]
+        given_up = await step(client, lead, "led", tools=[LOOKUP], message="Never mind.")
+        assert "Never mind." in given_up.json()["reply"]
 
 
 async def test_a_client_that_vanishes_changes_nothing(platform: Platform) -> None:

@@ -158,7 +158,8 @@ class Reading:
     def _wait_for(self, event_ids: list[str]) -> None:
         others = [event_id for event_id in event_ids if event_id not in self._calls]
         self._paused_for = [event_id for event_id in others if event_id not in self._settled]
-        if not others:
+        # Where it names none, threads are about to go on.
+        if event_ids and not others:
             wanted = set(event_ids)
             self.answer = {"tool_calls": [call for event_id, call in self._calls.items() if event_id in wanted]}
 

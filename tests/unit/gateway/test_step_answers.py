@@ -137,6 +137,8 @@ UNDER_WAY: list[list[Body]] = [
     [SAID],
     [SAID, RUNS, say("One."), own("bash")],
     [SAID, own("bash"), idle(PARKED, "bash")],
+    # A thread was answered and is about to run.
+    [SAID, custom("a"), {"type": "session.status_idle", "stop_reason": {"type": PARKED, "event_ids": []}}],
     [SAID, own("b", "ask"), idle(PARKED, "b"), confirm("b"), RUNS],
     [SAID, error("busy"), {"type": "session.status_rescheduled"}],
     [SAID, own("b", "ask"), idle(PARKED, "b"), INTERRUPT],
