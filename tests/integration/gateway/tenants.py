@@ -128,6 +128,9 @@ async def furnish(http: httpx2.AsyncClient, workspace_id: str, admin: str) -> Te
     ids["skill_id"] = skill["id"]
     ids["version"] = (await get(f"/v1/skills/{skill['id']}/versions"))["data"][0]["version"]
     await _session(post, get, ids)
+    path = f"/api/agents/{ids['agent_id']}/eve/v1/session"
+    async with http.stream("POST", path, json={"message": "Hello"}, headers=tenant.headers) as run:
+        ids["run_id"] = run.headers["run-id"]
     await _work(http, tenant, post)
     return tenant
 

@@ -33,8 +33,12 @@ from tests.unit.gateway.support import hub, settings
 pytestmark = pytest.mark.timeout(180)
 
 OPERATIONS = all_operations(settings(), hub())
-# Reached without a credential.
-OPEN = {("GET", "/v1/x/health")}
+DOORS = ("/api/agents/{agent_id}/eve/v1", "/api/agents/{agent_id}/preview/eve/v1")
+# Reached without a credential, and what anyone gets. The exchange of a ticket first looks where a request comes from.
+OPEN = {
+    ("GET", "/v1/x/health"): (200, "", ""),
+    **{("POST", f"{door}/cookie"): (403, "permission_error", "origin_refused") for door in DOORS},
+}
 # For administrators of the default workspace.
 OPERATOR = ("/v1/x/settings",)
 # For administrators; all other routes are for readers where they read, and for members where they write.
@@ -51,8 +55,12 @@ WORKERS: set[tuple[str, str]] = {
     *WORKERS_ONLY,
     *(("POST", f"/v1/x/worker/{step}") for step in ("claim", "accept", "heartbeat", "complete")),
 }
-# What a reader gets of a resource of its own, where that is not 200.
-READS: dict[tuple[str, str], int] = {}
+# What a reader gets, where that is not 200: sessions of the session gateway are seen by who made them alone.
+READS: dict[tuple[str, str], tuple[int, str, str]] = {
+    ("GET", f"{door}/session/{{session_id}}/{end}"): (404, "not_found", "session_not_found")
+    for door in DOORS
+    for end in ("stream", "runs/{run_id}")
+}
 # Queries without which a route does not read.
 QUERIES = {"/v1/x/mcp/status": "?session_id={session_id}"}
 # Paths that hold an id and yet tell nobody's resource: `SHARED` ids.
@@ -149,13 +157,13 @@ async def test_who_gets_in_where(ground: Ground) -> None:
 def _expected(operation: Operation) -> dict[str, tuple[int, str, str]]:
     """What each caller gets that is not let through; a reader is let through where it reads."""
     if name(operation) in OPEN:
-        return dict.fromkeys(("nobody", "wrong", "revoked", "worker", "read_only"), (200, "", ""))
+        return dict.fromkeys(("nobody", "wrong", "revoked", "worker", "read_only"), OPEN[name(operation)])
     expected = dict.fromkeys(("nobody", "wrong", "revoked", "revoked worker"), UNAUTHENTICATED)
     # Work routes are filled in with another environment than that of the worker's key.
     if name(operation) not in WORKERS or SESSION_WORK.search(operation.path):
         expected["worker"] = FORBIDDEN
     if needs(operation) == "read_only":
-        expected["read_only"] = (READS.get(name(operation), 200), "", "")
+        expected["read_only"] = READS.get(name(operation), (200, "", ""))
     else:
         expected["read_only"] = FORBIDDEN
     if needs(operation) in ("admin", "operator"):
@@ -171,7 +179,7 @@ async def test_another_workspaces_resource_is_as_unknown_as_one_that_never_was(g
     wrong: list[str] = []
     for operation in OPERATIONS:
         named = parameters(operation.path + QUERIES.get(operation.path, ""))
-        if not named or operation.path in SHARED_PATHS or name(operation) in WORKERS_ONLY:
+        if not named or operation.path in SHARED_PATHS or name(operation) in (*WORKERS_ONLY, *OPEN):
             continue
         for ids in _foreign(named, ground):
             theirs = await ground.get(operation, ground.ours.secret, ids)
