@@ -11,6 +11,7 @@ from managed_agents.sessions.v1.common_pb2 import Page
 
 from ..errors import InvalidRequest
 from ..operation import Call, Operation, choice, limit, many, page, text, timestamp
+from ..operation import body as request_body
 from ..render.events import is_published, render_event
 from ..render.splice import collection
 from ..schemas.sessions import EventPage, EventsSend, MessageSend, SentEvents
@@ -19,6 +20,7 @@ from ..streams import CURSOR_HEADER, EventStream, Hub
 TAG = "Events"
 MAX_PAGE = 1000
 MAX_SEND_BYTES = 16 * 1024 * 1024
+REPLACEMENT = "\ufffd"
 DELTAS = many(
     "event_deltas[]",
     max_items=100,
@@ -47,7 +49,10 @@ class EventRoutes:
 
     async def send_events(self, call: Call) -> bytes:
         """POST /v1/sessions/{session_id}/events."""
-        answer = await _append(call, orjson.dumps(call.body.events))
+        events = call.body.events
+        if b"\\u0000" in call.raw_body:
+            events = without_nul(events)
+        answer = await _append(call, orjson.dumps(events))
         return _sent(answer, published=call.published)
 
     async def send_message(self, call: Call) -> bytes | EventStream:
@@ -101,6 +106,8 @@ class EventRoutes:
                 description="All are stored or none: messages, interrupts, confirmations, tool results.",
                 holders="session",
                 body=EventsSend,
+                # Tools may say anything: what workers answer is made fit to be stored.
+                nul_in_body=True,
                 response=SentEvents,
                 idempotent_write=True,
                 max_body_bytes=MAX_SEND_BYTES,
@@ -166,6 +173,28 @@ async def _append(call: Call, events_json: bytes) -> pb.AppendEventsResponse:
         session_id=call.path["session_id"], events_json=events_json, idempotency=call.idempotency()
     )
     return await call.ask(call.clients.events.AppendEvents, request)
+
+
+def without_nul(events: list[Any]) -> list[Any]:
+    """Results of workers with their NUL characters replaced; InvalidRequest where another event holds one."""
+    fit: list[Any] = []
+    for index, event in enumerate(events):
+        text = orjson.dumps(event)
+        if isinstance(event, dict) and event.get("type") == "user.tool_result":
+            event = _replaced(event)
+        elif b"\\u0000" in text:
+            request_body.parse(orjson.dumps({"events": [*fit, event]}))
+            assert index == len(fit)
+        fit.append(event)
+    return fit
+
+
+def _replaced(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\x00", REPLACEMENT)
+    if isinstance(value, dict):
+        return {_replaced(name): _replaced(member) for name, member in value.items()}
+    return [_replaced(member) for member in value] if isinstance(value, list) else value
 
 
 def _rendered(events: Any, *, published: bool) -> list[bytes]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from .shapes import JUDGED, AnyObject, Metadata, MetadataPatch, Page, Rendered, Shape
+from .shapes import JUDGED, JUDGED_EVENT, AnyObject, Metadata, MetadataPatch, Page, Rendered, Shape
 
 MAX_EVENTS_PER_REQUEST = 1000
 AGENT_ID = {"type": "string", "minLength": 1, "maxLength": 128}
@@ -142,7 +142,7 @@ class EventsSend(Shape):
         list[
             Annotated[
                 Any,
-                JUDGED,
+                JUDGED_EVENT,
                 WithJsonSchema({"type": "object", "required": ["type"], "properties": {"type": {"type": "string"}}}),
             ]
         ],

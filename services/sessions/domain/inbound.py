@@ -158,6 +158,30 @@ def _check_system_message_place(events: list[ClientEvent], published: bool) -> N
     events[place] = replace(events[place], published=True)
 
 
+def taken_from_worker(events: Any) -> Any:
+    """A worker's events, with an error in the place of each result whose form is unsound.
+
+    The tool has run, and the worker will not send another result: a refusal would leave the call waiting for ever.
+    """
+    if not isinstance(events, list):
+        return events
+    return [_sound_result(event, f"events.{index}") for index, event in enumerate(events)]
+
+
+def _sound_result(event: Any, field: str) -> Any:
+    if not isinstance(event, dict) or event.get("type") != USER_TOOL_RESULT:
+        return event
+    try:
+        _tool_result_fields(event, field)
+    except (InvalidRequest, UnknownField) as refusal:
+        if not isinstance(event.get("tool_use_id"), str):
+            return event
+        text = f"The tool ran, but the result that its worker sent could not be taken: {refusal.message}"
+        content = [{"type": "text", "text": text}]
+        return {"type": USER_TOOL_RESULT, "tool_use_id": event["tool_use_id"], "content": content, "is_error": True}
+    return event
+
+
 def refuse_for_worker(events: list[ClientEvent]) -> None:
     """Refuses what a worker may not send: it answers calls, and neither speaks for people nor gives leave."""
     for index, event in enumerate(events):

@@ -11,7 +11,13 @@ from kit.telemetry import traceparent
 from managed_agents.sessions.v1 import sessions_pb2, sessions_pb2_grpc
 from services.sessions.domain import turn
 from services.sessions.domain.environment import LOCAL_PROVIDER, PROVIDERS, resolve_registered
-from services.sessions.domain.inbound import ClientEvent, refuse_for_worker, refuse_ungraded, validate_events
+from services.sessions.domain.inbound import (
+    ClientEvent,
+    refuse_for_worker,
+    refuse_ungraded,
+    taken_from_worker,
+    validate_events,
+)
 from services.sessions.domain.move import Moved
 from services.sessions.domain.session_errors import InvalidRequest
 from services.sessions.domain.session_state import SessionState
@@ -50,7 +56,10 @@ class EventsHandlers(EventReadsHandlers, sessions_pb2_grpc.EventsServiceServicer
         caller = current_context()
         if not can_be_session(request.session_id):
             raise not_found(request.session_id)
-        events = validate_events(_load(request.events_json), initial=False, published=caller.published_contract)
+        sent = _load(request.events_json)
+        if caller.role == "worker":
+            sent = taken_from_worker(sent)
+        events = validate_events(sent, initial=False, published=caller.published_contract)
         if caller.role == "worker":
             refuse_for_worker(events)
         if not self._has_grader:
