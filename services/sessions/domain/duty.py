@@ -78,6 +78,8 @@ def tell_failure(state: SessionState, error: dict[str, Any], now: datetime, new_
     move.write("session.error", error)
     if phase_of(state) is Phase.PARKED and not any_running(state) and not next(posted_calls(state), None):
         move.give_up_calls()
+        # What waits is context of the next turn, and starts none: it would fail as this one did.
+        move.mark_read(move.state.last_seq)
         move.close_turn(RETRIES_EXHAUSTED)
     return move.finish()
 
