@@ -43,6 +43,7 @@ def compose(settings: QueueSettings, nats: Nats, *, consumers: Mapping[str, str]
         lease_seconds=settings.work_lease_seconds,
         keep_seconds=settings.work_keep_seconds,
         sweep_seconds=settings.work_sweep_seconds,
+        silence_seconds=settings.work_silence_seconds,
     )
     whole_sessions = SessionProtocol(
         database,

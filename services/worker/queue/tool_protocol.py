@@ -13,7 +13,7 @@ from kit.rpc.server import Server
 from managed_agents.worker.v1.queue_pb2_grpc import add_QueueServiceServicer_to_server
 from services.worker.queue.handlers.queue import QueueHandler
 from services.worker.queue.handlers.session_ends import session_ends
-from services.worker.queue.operations.asking import ended_reader
+from services.worker.queue.operations.asking import EndedSessions
 from services.worker.queue.operations.desk import Desk
 from services.worker.queue.operations.hints import Hints
 from services.worker.queue.operations.intake import Intake
@@ -39,13 +39,14 @@ class ToolProtocol:
         lease_seconds: float,
         keep_seconds: float,
         sweep_seconds: float,
+        silence_seconds: float = 30.0,
     ) -> None:
-        replica, ask_ended = new_id("queue"), ended_reader(sessions)
+        replica, ask_ended = new_id("queue"), EndedSessions(sessions).ask
         self._database = database
         self._clock = DatabaseClock()
         self._desk = Desk(database, self._clock)
         self._intake = Intake(database, self._clock, self._desk, ask_ended)
-        self._waits = Waits(self._intake, self._desk, self._clock)
+        self._waits = Waits(self._intake, self._desk, self._clock, timedelta(seconds=silence_seconds))
         self._room, pool = WaitingRoom(), Pool(database)
         lease = timedelta(seconds=lease_seconds)
         self._matching = Matching(self._room, pool, self._desk, self._clock, ask_ended, lease)

@@ -163,9 +163,9 @@ def stop(item: Item, now: datetime) -> Item:
     return _end(stopped, Status.STOPPED, now, EndCode.LEASE_LOST) if item.status is Status.PENDING else stopped
 
 
-def expire(item: Item, now: datetime) -> Item:
+def expire(item: Item, now: datetime, silence: timedelta = SILENCE) -> Item:
     """Ends an item whose time is over: a stop is told first, then whether a worker ever had it."""
-    if item.is_ended or not _is_overdue(item, now):
+    if item.is_ended or not _is_overdue(item, now, silence):
         return item
     if item.stopped_at is not None:
         return _end(item, Status.STOPPED, now, EndCode.LEASE_LOST)
@@ -173,14 +173,14 @@ def expire(item: Item, now: datetime) -> Item:
     return _end(item, Status.FAILED, now, code)
 
 
-def due(item: Item) -> datetime | None:
+def due(item: Item, silence: timedelta = SILENCE) -> datetime | None:
     """When to look whether the time of the item is over.
 
     A holder that has accepted it and has been silent for so long after its lease is taken for dead: its result is
     taken until then, and whoever waits is not kept waiting for the rest of the time.
     """
     if item.accepted_at is not None and item.lease_expires_at is not None and item.wait_until is not None:
-        return min(item.lease_expires_at + SILENCE, item.wait_until)
+        return min(item.lease_expires_at + silence, item.wait_until)
     if item.attempt == 0 and item.queue_until is not None and item.wait_until is not None:
         return min(item.queue_until, item.wait_until)
     return item.wait_until
@@ -200,8 +200,8 @@ def require_result(item: Item) -> None:
             raise WorkLeaseLost("The work was stopped; no result is wanted.", item_id=item.id)
 
 
-def _is_overdue(item: Item, now: datetime) -> bool:
-    moment = due(item)
+def _is_overdue(item: Item, now: datetime, silence: timedelta = SILENCE) -> bool:
+    moment = due(item, silence)
     return moment is not None and moment <= now
 
 

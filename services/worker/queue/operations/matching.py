@@ -26,6 +26,8 @@ from services.worker.queue.operations.waiting_room import Claim, Grant, Scope, W
 
 Pair = tuple[Claim, Item]
 
+MAX_PAIRS = 64
+
 
 class Matching:
     """The claims of this replica."""
@@ -104,6 +106,11 @@ class Matching:
             self._room.refuse_all(workspace_id, error)
             return
         pairs = self._pair(workspace_id)
+        if len(pairs) >= MAX_PAIRS:
+            # More wait than one question and one write should hold.
+            self.look_into(workspace_id)
+            self._begin(self._hand_out(pairs))
+            return
         self._room.end_those_over(workspace_id)
         if pairs:
             self._begin(self._hand_out(pairs))
@@ -115,7 +122,7 @@ class Matching:
             if scope[1]:
                 self._pair_session(workspace_id, scope, now, pairs)
         is_going_on = True
-        while is_going_on:
+        while is_going_on and len(pairs) < MAX_PAIRS:
             is_going_on = False
             for environment_id in self._pool.filled(workspace_id):
                 if not self._room.waits(workspace_id, ("", ""), (environment_id, "")):
@@ -132,7 +139,7 @@ class Matching:
         return pairs
 
     def _pair_session(self, workspace_id: str, scope: Scope, now: datetime, pairs: list[Pair]) -> None:
-        while self._room.waits(workspace_id, scope):
+        while len(pairs) < MAX_PAIRS and self._room.waits(workspace_id, scope):
             item = self._pool.take_of(workspace_id, *scope)
             if item is None:
                 return

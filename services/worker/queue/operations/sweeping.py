@@ -89,8 +89,8 @@ class Sweeping:
             async with self._database.platform_read() as tx:
                 store = WorkItemStore(tx)
                 ended = await store.ended_among(waited_for)
-                silent = await store.silent_among(waited_for, rules.SILENCE.total_seconds())
-            await self._decide(silent, rules.expire)
+                silent = await store.silent_among(waited_for, self._waits.silence.total_seconds())
+            await self._decide(silent, self._waits.expire)
             if ended:
                 self._waits.tell(await self._intake.read(ended))
 
@@ -104,7 +104,7 @@ class Sweeping:
         async with self._database.platform_read() as tx:
             store = PendingStore(tx)
             overdue, ended = await store.overdue(AT_ONCE), await store.of_ended_sessions(AT_ONCE)
-        await self._decide(overdue, rules.expire)
+        await self._decide(overdue, self._waits.expire)
         await self._stopping.stop(ended)
         async with self._database.platform_statements() as tx:
             records = RecordStore(tx)

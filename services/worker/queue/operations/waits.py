@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
 
 from kit.errors import Unavailable
 from services.worker.queue.domain import item as rules
@@ -24,7 +25,9 @@ Outcome = tuple[Item, bytes | None]
 class Waits:
     """Open calls by the item that they wait for."""
 
-    def __init__(self, intake: Intake, desk: Desk, clock: DatabaseClock) -> None:
+    def __init__(self, intake: Intake, desk: Desk, clock: DatabaseClock, silence: timedelta = rules.SILENCE) -> None:
+        """`silence` is how long a holder may be silent beyond its lease."""
+        self.silence = silence
         self._intake = intake
         self._desk = desk
         self._clock = clock
@@ -52,6 +55,10 @@ class Waits:
         rules.require_result(item)
         return result if result is not None else b"null", item.status is Status.FAILED
 
+    def expire(self, item: Item, now: datetime) -> Item:
+        """Ends an item whose time is over."""
+        return rules.expire(item, now, self.silence)
+
     def tell(self, outcomes: Mapping[str, Outcome]) -> None:
         """What was found out about items that ended."""
         for item_id, outcome in outcomes.items():
@@ -73,12 +80,12 @@ class Waits:
                     waiting.set_exception(_stopping())
 
     async def _ended_or_due(self, item: Item, waiting: asyncio.Future[Outcome]) -> Outcome:
-        moment = rules.due(item)
+        moment = rules.due(item, self.silence)
         assert moment is not None
         done, _ = await asyncio.wait({waiting}, timeout=self._clock.seconds_until(moment) + 0.005)
         if done:
             return waiting.result()
-        settled = await self._desk.submit(Job(item.id, rules.expire))
+        settled = await self._desk.submit(Job(item.id, self.expire))
         if not settled.before.is_ended:
             return settled.item, None
         # Another replica was told how it ended, just before.
