@@ -126,6 +126,8 @@ def _mutations(body: dict[str, Any]) -> Iterator[tuple[str, tuple[str, ...], dic
         if isinstance(value, str):
             yield f"{told} with NUL", names, _with(body, path, value + "\0")
             yield f"{told} too long", anywhere, _with(body, path, "x" * too_long)
+        if type(value) in (int, float):
+            yield f"{told} below what it may be", names, _with(body, path, -1)
         if isinstance(value, list):
             entry = value[0] if value else "x"
             yield f"{told} with too many entries", names, _with(body, path, [entry] * 1001)
@@ -175,7 +177,7 @@ def test_bodies_that_are_no_object_are_refused(untouched: Untouched, operation: 
         "blank": b" \n",
         "cut off": sound[:-1],
         "two values": sound + sound,
-        "no UTF-8": sound.replace(b'": "', b'": "\xff\xfe'),
+        "no UTF-8": sound[:-1] + b', "x": "\xff\xfe"}',
         "a lone surrogate": b'{"title": "\\ud800", "name": "\\ud800", "content": "\\ud800", "events": "\\ud800"}',
         "a bare NUL": b'{"title": "\x00"}',
         "not a number": b'{"title": NaN}',

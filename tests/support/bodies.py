@@ -27,6 +27,19 @@ AGENT = {
     "mcp_servers": [{"type": "url", "name": "docs", "url": "https://mcp.example.com/docs"}],
     "skills": [{"type": "custom", "skill_id": "skill_x", "version": "1"}],
     "metadata": {"purpose": "test"},
+    "guardrails": {
+        "input": {
+            "max_characters": 1_000,
+            "deny_patterns": [{"pattern": "(?i)secret", "code": "no_secrets", "message": "No secrets."}],
+            "endpoint": {"url": "https://guard.example.com/check", "timeout_seconds": 1.5, "on_failure": "block"},
+        },
+        "output": {"max_characters": 1_000, "code": "too_long", "message": "Too long."},
+    },
+    "gateway_session": {
+        "environment_id": "env_default",
+        "vault_ids": ["vlt_x"],
+        "resources": [{"type": "file", "file_id": "file_x", "mount_path": "/data.csv"}],
+    },
 }
 ENVIRONMENT = {
     "name": "tester",
@@ -191,6 +204,7 @@ BODIES: dict[str, Any] = {
     "POST /v1/agents": AGENT,
     "POST /v1/agents/{agent_id}": {**AGENT, "version": 1},
     "PUT /v1/agents/{agent_id}": {**AGENT, "expected_version": 1},
+    "POST /v1/agents/{agent_id}/publish": {"version": 1},
     "POST /v1/environments": ENVIRONMENT,
     "POST /v1/environments/{environment_id}": ENVIRONMENT,
     "PUT /v1/environments/{environment_id}": ENVIRONMENT,
@@ -276,8 +290,18 @@ for _prefix in ("/v1/vaults", "/v1/credential-vaults"):
         f"POST {_one}/rotate": ROTATION,
         f"POST {_one}/mark-used": {"actor": "tester", "metadata": {"purpose": "test"}},
     }
+for _door in ("/api/agents/{agent_id}/eve/v1", "/api/agents/{agent_id}/preview/eve/v1"):
+    _answers = [{"requestId": "sevt_x", "optionId": "deny", "text": "No."}]
+    _sends = [{"message": TEXT}, {"sessionId": "sess_x", "inputResponses": _answers}, {"turnId": "run_x"}]
+    BODIES |= {
+        f"POST {_door}/session": _sends,
+        f"POST {_door}/session/{{session_id}}": [{"message": TEXT}, {"inputResponses": _answers}, {"turnId": "run_x"}],
+        f"POST {_door}/session/{{session_id}}/cancel": {"turnId": "run_x"},
+        f"POST {_door}/tickets": {"user": "somebody", "seconds": 60},
+        f"POST {_door}/cookie": {"ticket": "ticket"},
+    }
 # These take no body at all, too.
-OPTIONAL = tuple(name for name in BODIES if name.endswith("/mark-used"))
+OPTIONAL = tuple(name for name in BODIES if name.endswith(("/mark-used", "/tickets", "/cancel", "/publish")))
 
 
 def bodies_of(operation: str, known: dict[str, str]) -> list[dict[str, Any]]:
@@ -312,7 +336,9 @@ def one_of_each(url: str) -> dict[str, str]:
         vault = made("/v1/vaults", VAULT)
         skill = made("/v1/skills", package("plain-skill"))
         store = made("/v1/memory_stores", STORE)
+        run = http.post(f"/api/agents/{agent}/eve/v1/session", json={"message": "LEN:1"})
         return {
+            "run_id": run.headers["run-id"],
             "agent_id": agent,
             "environment_id": environment,
             "session_id": session,

@@ -44,7 +44,7 @@ class GatewaySend(Shape):
 class GatewayCancel(Shape):
     """Nothing has to be sent; `turnId` cancels only that run."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"turnId": "RUN_ID"}]})
 
     turnId: Identifier | None = None
 
