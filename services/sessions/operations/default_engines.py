@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from kit.errors import DomainError
+from kit.errors import DomainError, Internal
 from kit.nats import Nats
 from kit.rpc.client import Channel
 from kit.rpc.context import CallContext
@@ -38,9 +38,15 @@ def engine_reader(vault: Channel) -> ReadEngine:
 
     async def read(workspace_id: str) -> EngineChoice:
         context = CallContext(workspace_id=workspace_id, principal_id=PRINCIPAL)
-        answer = await settings.GetLoopEngine(
-            GetLoopEngineRequest(), context=context, timeout_seconds=_ASK_SECONDS, retry=True
-        )
+        try:
+            answer = await settings.GetLoopEngine(
+                GetLoopEngineRequest(), context=context, timeout_seconds=_ASK_SECONDS, retry=True
+            )
+        except Internal as error:
+            if error.metadata.get("grpc_code") != "UNIMPLEMENTED":
+                raise
+            # A vault of a former build, whose settings know no other engine.
+            return BUILTIN
         return settings_choice(answer.provider, orjson.loads(answer.options_json or b"{}"))
 
     return read

@@ -7,10 +7,14 @@ import pytest
 
 from kit.errors import DomainError, Unavailable
 from kit.nats import connect
+from kit.rpc.client import channel
+from kit.rpc.server import Server
 from kit.testing import await_until
 from managed_agents.sessions.v1 import agents_pb2, sessions_pb2
+from managed_agents.vault.v1.injections_pb2_grpc import add_InjectionServiceServicer_to_server
 from managed_agents.vault.v1.vault_pb2 import GetLoopEngineResponse
 from services.sessions.app import MIGRATIONS
+from services.sessions.domain.loop_engine import BUILTIN
 from services.sessions.operations import default_engines
 from tests.integration.engines.sessions import remote_session, runner
 from tests.integration.runner.harness import World, of, text_of, world
@@ -231,3 +235,16 @@ async def test_a_runner_of_a_former_build_is_not_given_a_turn_of_this_engine(pla
             async with runner(platform):
                 await platform.until(session)
         assert len(agent.steps) == 1
+
+
+async def test_a_vault_of_a_former_build_has_no_other_default(platform: World) -> None:
+    address = f"unix:{platform.folder}/former.sock"
+    server, connection = Server(address, service="vault"), channel(address)
+    # It serves something, and not this.
+    server.add(add_InjectionServiceServicer_to_server, platform.injections)
+    await server.start()
+    try:
+        assert await default_engines.engine_reader(connection)("wrkspc_default") == BUILTIN
+    finally:
+        await connection.close()
+        await server.stop()
