@@ -5,26 +5,43 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+import pytest_asyncio
 
 from kit.errors import Unavailable
+from kit.testing import database
 from kit.waiting import within
 from services.gateway.routes.steps import StepRoutes
 from services.gateway.streams import Hub
-from tests.integration.gateway.conftest import Gateway
+from tests.integration.gateway.conftest import Gateway, serving
 from tests.integration.gateway.further import another
 from tests.integration.gateway.stepping import LOOKUP, TOOLSET, Stage, code, ok, own_call, stage
 from tests.integration.sessions.turn_driver import answer, end, event
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 NAME = "20261018T210512-k3f9/walk-away-above-ceiling#0"
 
 
-@pytest.fixture
-async def here(gateway: Gateway) -> AsyncIterator[Stage]:
-    async with stage(gateway) as made:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(postgres: str, nats_url: str) -> AsyncIterator[Gateway]:
+    """One gateway for all tests of this file."""
+    async with AsyncExitStack() as stack:
+
+        async def make(schema: str, folder: Path | None = None) -> str:
+            return await stack.enter_async_context(database(postgres, schema, folder))
+
+        yield await stack.enter_async_context(serving(make, nats_url))
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def here(shared: Gateway) -> AsyncIterator[Stage]:
+    """An agent that no other test talks to, and a runner."""
+    async with stage(shared) as made:
         yield made
 
 
@@ -88,35 +105,7 @@ async def test_any_string_is_a_conversation_of_its_own(here: Stage) -> None:
     assert {answered.headers["step-session"] for answered in await asyncio.gather(*again)} == sessions
 
 
-async def test_a_name_belongs_to_its_agent_and_to_its_workspace(here: Stage, gateway: Gateway, nats_url: str) -> None:
-    other = await here.agent(name="another")
-    asked = [here.begin(agent_id=each, message="hello") for each in (here.agent_id, other)]
-    for _ in asked:
-        await here.replied()
-    one, two = await asyncio.gather(*asked)
-    assert one.headers["step-session"] != two.headers["step-session"]
-    async with another(gateway, nats_url, api_key="ma_configured_key_of_the_steps", inbound_rate_limit="off") as (
-        http,
-        _,
-    ):
-        admin = {"authorization": "Bearer ma_configured_key_of_the_steps"}
-        made = await http.post("/v1/api-keys", json={"name": "b", "workspace_id": "wrkspc_b"}, headers=admin)
-        theirs = {"authorization": f"Bearer {made.json()['secret_key']}"}
-        body = {"session_id": "c", "message": "hello"}
-        refused = await http.post(f"/v1/agents/{here.agent_id}/step", json=body, headers=theirs)
-        assert code(refused) == (404, "agent_not_found")
-        agent = {"name": "theirs", "model": "default", "system": "s"}
-        agent_id = (await http.post("/v1/agents", json=agent, headers=theirs)).json()["id"]
-        asking = asyncio.create_task(http.post(f"/v1/agents/{agent_id}/step", json=body, headers=theirs))
-        grant = await here.runner.granted()
-        assert grant.workspace_id == "wrkspc_b"
-        asking.cancel()
-        # Keys of one workspace share its conversations.
-        again = await http.post(f"/v1/agents/{here.agent_id}/step", json=body, headers=admin)
-        assert again.headers["step-repeated"] == "true" and again.json() == one.json()
-
-
-async def test_a_repeat_has_the_same_answer_and_no_second_turn(here: Stage, gateway: Gateway, nats_url: str) -> None:
+async def test_a_repeat_has_the_same_answer_and_no_second_turn(here: Stage, shared: Gateway, nats_url: str) -> None:
     asked = here.begin(tools=[LOOKUP], message="look")
     [call] = await here.called("a")
     first = await asked
@@ -128,7 +117,7 @@ async def test_a_repeat_has_the_same_answer_and_no_second_turn(here: Stage, gate
     await here.replied("Bye.")
     assert (await third).json() == {"reply": "Bye."}
     before = await here.rows()
-    async with another(gateway, nats_url) as (elsewhere, _ring):
+    async with another(shared, nats_url) as (elsewhere, _ring):
         for http in (here.http, elsewhere):
             path = f"/v1/agents/{here.agent_id}/step"
             for body, expected in (({"message": "bye"}, third.result()), ({"tool_results": results}, second)):
@@ -374,12 +363,12 @@ async def test_an_agent_says_where_its_conversations_work(here: Stage) -> None:
 
 
 async def test_the_wait_has_an_end_and_the_turn_has_none(
-    here: Stage, gateway: Gateway, nats_url: str, monkeypatch: pytest.MonkeyPatch
+    here: Stage, shared: Gateway, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, body = f"/v1/agents/{here.agent_id}/step", {"session_id": "c", "message": "slow"}
     with monkeypatch.context() as patched:
         patched.setattr(StepRoutes.__init__, "__kwdefaults__", {"wait_seconds": 0.2})
-        async with another(gateway, nats_url) as (hasty, _ring):
+        async with another(shared, nats_url) as (hasty, _ring):
             assert code(await hasty.post(path, json=body)) == (504, "step_still_running")
             assert code(await hasty.post(path, json=body | {"message": "more"})) == (504, "step_still_running")
     asked = here.begin(message="slow")
@@ -389,7 +378,7 @@ async def test_the_wait_has_an_end_and_the_turn_has_none(
 
 
 async def test_a_gateway_that_stops_says_that_the_step_can_be_sent_again(
-    here: Stage, gateway: Gateway, nats_url: str, monkeypatch: pytest.MonkeyPatch
+    here: Stage, shared: Gateway, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     join, joined = Hub.join, asyncio.Event()
 
@@ -401,7 +390,7 @@ async def test_a_gateway_that_stops_says_that_the_step_can_be_sent_again(
     monkeypatch.setattr(Hub, "join", told)
     path, body = f"/v1/agents/{here.agent_id}/step", {"session_id": "c", "message": "slow"}
     async with AsyncExitStack() as stack:
-        stopping, _ring = await stack.enter_async_context(another(gateway, nats_url))
+        stopping, _ring = await stack.enter_async_context(another(shared, nats_url))
         async with httpx2.AsyncClient(base_url=stopping.base_url, timeout=30) as http:
             asked = asyncio.create_task(http.post(path, json=body))
             await within(joined.wait(), 10)
@@ -413,28 +402,10 @@ async def test_a_gateway_that_stops_says_that_the_step_can_be_sent_again(
     assert (await asked).json() == {"reply": "At last."}
 
 
-async def test_a_caller_whose_key_is_revoked_hears_nothing_of_the_turn(
-    here: Stage, gateway: Gateway, nats_url: str
-) -> None:
-    async with another(gateway, nats_url, inbound_rate_limit="off") as (http, _ring):
-        admin = (await http.post("/v1/api-keys", json={"name": "admin"})).json()["secret_key"]
-        ours = {"authorization": f"Bearer {admin}"}
-        member = (await http.post("/v1/api-keys", json={"name": "m", "role": "member"}, headers=ours)).json()
-        path, body = f"/v1/agents/{here.agent_id}/step", {"session_id": "c", "message": "slow"}
-        theirs = {"authorization": f"Bearer {member['secret_key']}"}
-        asked = asyncio.create_task(http.post(path, json=body, headers=theirs))
-        grant = await here.runner.granted()
-        assert (await http.delete(f"/v1/api-keys/{member['id']}", headers=ours)).status_code == 200
-        assert code(await within(asked, 10)) == (401, "invalid_credential")
-        await here.replica.append(grant, *answer("Done."), end=end())
-        assert code(await http.post(path, json=body, headers=theirs)) == (401, "invalid_credential")
-        assert (await http.post(path, json=body, headers=ours)).json() == {"reply": "Done."}
-
-
 async def test_a_service_that_comes_back_soon_is_waited_for_and_nothing_is_done_twice(
-    here: Stage, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    here: Stage, shared: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take, tries = gateway.clients.steps.TakeStep, 0
+    take, tries = shared.clients.steps.TakeStep, 0
 
     async def lost(request: Any, **options: Any) -> Any:
         nonlocal tries
@@ -446,7 +417,7 @@ async def test_a_service_that_comes_back_soon_is_waited_for_and_nothing_is_done_
             raise Unavailable("its answer is lost")
         return taken
 
-    monkeypatch.setattr(gateway.clients.steps, "TakeStep", lost, raising=False)
+    monkeypatch.setattr(shared.clients.steps, "TakeStep", lost, raising=False)
     asked = here.begin(message="hello")
     await here.replied()
     answered = await asked
