@@ -44,6 +44,9 @@ class _Kept:
             return found[1]
         asked_at = time.monotonic()
         answer = await ask()
+        if answer is False:
+            # What a worker does not hold it may be handed any moment.
+            return answer
         self._answers[key] = (asked_at, answer)
         self._answers.move_to_end(key)
         if len(self._answers) > MAX_KNOWN:
