@@ -5,11 +5,12 @@ It goes with the worker; what a killed worker left is removed by the next one.
 """
 
 import contextlib
+import fcntl
 import os
-import re
 import shutil
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,8 @@ from services.worker.tools import VisibleRoot
 
 KINDS = ("auto", "bubblewrap", "landlock", "none")
 _PREFIX = "managed-agents-worker-"
-_OWN = re.compile(rf"{_PREFIX}(\d+)-\w+")
+# A folder may be so new that its owner has not locked it yet.
+_LEFT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,10 @@ class Ground:
 
     def __init__(self, workdir: Path, kind: str, allow_hosts: tuple[str, ...]) -> None:
         _remove_leftovers()
-        self.private = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+        self.private = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        # Free again when this process is gone, however it went.
+        self._lock = os.open(self.private, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         temporary = self.private / "tmp"
         temporary.mkdir(mode=0o700)
         self.groups = ControlGroups()
@@ -85,6 +90,7 @@ class Ground:
         """End whatever runs, and leave nothing behind."""
         await self.launcher.aclose()
         shutil.rmtree(self.private, ignore_errors=True)
+        os.close(self._lock)
 
 
 def sandbox_kind(asked: str) -> str:
@@ -108,10 +114,10 @@ def network_policy(allow_hosts: tuple[str, ...]) -> NetworkPolicy:
 
 def require_usable(isolation: Isolation, policy: NetworkPolicy) -> None:
     """OptionUnusable where this machine can't give what was asked for."""
+    if sys.platform != "linux":
+        raise OptionUnusable("A worker needs Linux, whatever --sandbox says; on this machine run one in a container.")
     notes = " ".join(isolation.description.notes)
     if not isolation.description.usable:
-        if sys.platform != "linux":
-            notes = "Commands are run on Linux only."
         raise OptionUnusable(f"--sandbox: {notes} `--sandbox none` runs commands with the rights of this user.")
     if policy.allows_something and isolation.kind != "process" and not isolation.proxied_network:
         raise OptionUnusable(f"--allow-host: the sandbox of this machine has no network. {notes}")
@@ -119,15 +125,20 @@ def require_usable(isolation: Isolation, policy: NetworkPolicy) -> None:
 
 def _remove_leftovers() -> None:
     """Private folders of this user whose worker is gone."""
-    base = Path(tempfile.gettempdir())
-    with contextlib.suppress(OSError), os.scandir(base) as entries:
+    with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
-            found = _OWN.fullmatch(entry.name)
-            if found is None or not entry.is_dir(follow_symlinks=False):
+            if not entry.name.startswith(_PREFIX) or not entry.is_dir(follow_symlinks=False):
                 continue
-            mine = entry.stat(follow_symlinks=False).st_uid == os.geteuid()
-            if mine and not os.path.exists(f"/proc/{found[1]}"):
-                shutil.rmtree(entry.path, ignore_errors=True)
+            status = entry.stat(follow_symlinks=False)
+            if status.st_uid != os.geteuid() or time.time() - status.st_mtime < _LEFT_SECONDS:
+                continue
+            with contextlib.suppress(OSError):
+                fd = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                finally:
+                    os.close(fd)
 
 
 __all__ = ["KINDS", "OUTPUTS", "UPLOADS", "Ground", "WorkdirFolders", "network_policy", "sandbox_kind"]

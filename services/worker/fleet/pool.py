@@ -84,7 +84,7 @@ class Pool:
         finally:
             await settled(stopping)
             await settled(taking)
-        if self._backoff.failures:
+        if self._backoff.failures > 1:
             self._reporter.info("the platform answers again")
         self._backoff.reset()
         self._seldom.forget()
@@ -94,8 +94,10 @@ class Pool:
     async def _pause(self, away: Unreachable) -> None:
         self._metrics.calls_failed += 1
         seconds = self._backoff.next_seconds(away.retry_after_seconds)
-        if self._seldom.now(str(away)):
-            self._reporter.warning("no work can be taken; trying again", reason=str(away), seconds=round(seconds, 1))
+        # One connection that broke is no news.
+        say = self._reporter.debug if self._backoff.failures == 1 else self._reporter.warning
+        if self._seldom.now(str(away)) or self._backoff.failures == 2:
+            say("no work can be taken; trying again", reason=str(away), seconds=round(seconds, 1))
         await self._stopping.sleep(seconds)
 
     async def _has_room(self) -> bool:

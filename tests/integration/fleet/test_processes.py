@@ -6,6 +6,7 @@ import signal
 import ssl
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -217,3 +218,26 @@ def test_the_command_starts_quickly() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"
+
+
+async def test_what_a_killed_worker_had_for_itself_is_removed_by_the_next_one(
+    tmp_path: Path, server: WorkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "tmp"
+    (temporary / "managed-agents-worker-left" / "tmp").mkdir(parents=True)
+    (temporary / "managed-agents-worker-new").mkdir()
+    (temporary / "another").mkdir()
+    for name in ("managed-agents-worker-left", "another"):
+        os.utime(temporary / name, (1, 1))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    workdir = tmp_path / "w"
+    workdir.mkdir()
+    async with fleet(server, workdir) as first:
+        await await_until(lambda: bool(first.heard("ready")))
+        (own,) = set(named(temporary, "managed-agents-worker-*")) - {"managed-agents-worker-new"}
+        os.utime(temporary / own, (1, 1))
+        async with fleet(server, workdir) as second:
+            await await_until(lambda: bool(second.heard("ready")))
+            # That of a living one stays, however old it is.
+            assert own in named(temporary, "*") and len(named(temporary, "managed-agents-worker-*")) == 3
+    assert named(temporary, "*") == ["another", "managed-agents-worker-new"]

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from kit.testing import await_until
 from tests.integration.fleet.harness import WORKER, done, fleet
 from tests.support.work_server import ENVIRONMENT, KEY, WorkServer
 
@@ -110,7 +111,7 @@ async def test_what_a_command_leaves_in_the_background_ends_with_it(tmp_path: Pa
     async with fleet(server, tmp_path):
         (report,) = await done(server, item)
         assert report["result"]["stdout"] == "started\n" and report["result"]["exitCode"] == 0
-        assert not _running("sleep 31", tmp_path)
+        await await_until(lambda: not _running("sleep 31", tmp_path))
 
 
 def _running(command: str, cwd: Path) -> list[str]:
@@ -124,6 +125,46 @@ def _running(command: str, cwd: Path) -> list[str]:
         except OSError:
             continue
     return found
+
+
+ENDS: list[tuple[str, int, str]] = [
+    ("true", 0, ""),
+    ("exit 7", 7, ""),
+    ("(exit 8)", 8, ""),
+    ("exec sh -c 'echo x; exit 9'", 9, "x\n"),
+    ("set -e; false; echo no", 1, ""),
+    ("kill -9 $$", 137, ""),
+    ("no_such_program", 127, ""),
+    ("if", 2, ""),
+    ('cat; read line; echo "[$line]"', 0, "[]\n"),
+    ("exec 2>/dev/null; echo hidden >&2; echo x", 0, "x\n"),
+    ("exec >/dev/null 2>&1; echo x", 0, ""),
+    ("printf 'a\\0b'", 0, "a\0b"),
+    ("trap 'echo bye' EXIT; echo x", 0, "x\nbye\n"),
+    ("trap 'echo bye' EXIT; exit 3", 3, "bye\n"),
+    ("builtin() { :; }; printf() { :; }; false", 1, ""),
+    ("cd /; echo x", 0, "x\n"),
+    ("break; continue; return 3", 2, ""),
+]
+
+
+async def test_every_way_in_which_a_command_ends_is_told(tmp_path: Path, server: WorkServer) -> None:
+    items = [server.put("exec", {"command": command, "timeout_ms": 10_000}) for command, _, _ in ENDS]
+    async with fleet(server, tmp_path):
+        reports = await done(server, *items)
+    for (command, code, stdout), report in zip(ENDS, reports, strict=True):
+        result = report["result"]
+        assert (result["exitCode"], result["stdout"], result["timedOut"]) == (code, stdout, False), (command, result)
+
+
+async def test_output_that_looks_like_an_end_is_output(tmp_path: Path, server: WorkServer) -> None:
+    command = (
+        "printf '\\0%s 0\\0' aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa >&2; printf '\\0' >&2; sleep 0.05; printf 'b' >&2; exit 5"
+    )
+    item = server.put("exec", {"command": command})
+    async with fleet(server, tmp_path):
+        (report,) = await done(server, item)
+    assert report["result"]["stderr"] == "\0" + "a" * 32 + " 0\0\0b" and report["result"]["exitCode"] == 5
 
 
 async def test_output_beyond_the_limit_is_cut_and_kept_in_a_file(tmp_path: Path, server: WorkServer) -> None:

@@ -1,21 +1,24 @@
 """One command of an `exec` item: its own process, its own group, nothing left of it when it is over.
 
 The script goes to the shell through a pipe, so neither the command nor what it is told as variables is in a list of
-processes. Whatever a command started ends with it, at the latest when its time is up; the launcher ends everything when
-the worker goes, by whatever means. Output beyond what an answer may hold goes to a file in the workdir.
+processes. The shell tells the end on its own descriptor, behind a random word, so no output can pass for it. Whatever a
+command started ends with it, at the latest when its time is up; the launcher ends everything when the worker goes, by
+whatever means. Output beyond what an answer may hold goes to a file in the workdir.
 """
 
 import asyncio
 import contextlib
 import os
 import re
+import secrets
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from services.worker.fleet.confine import Confined
 from services.worker.fleet.ground import Ground
+from services.worker.fleet.tool.output import MarkedStream, OutputStream, Spill
 from services.worker.sandbox.cgroups import SessionGroup
 from services.worker.sandbox.isolation import PROXY_PORT
 from services.worker.sandbox.launching import LaunchedShell, LaunchRequest
@@ -23,14 +26,9 @@ from services.worker.sandbox.proxy import EgressProxy
 from services.worker.tools import ShellUnavailable
 from services.worker.tools.shell import STATUS_FD
 
-# What an answer holds of each stream; the runner shows a model far less, and keeps the rest where it can be read.
-STREAM_BYTES = 5 * 1024 * 1024
-SPILL_BYTES = 64 * 1024 * 1024
 TIMED_OUT_CODE = 124
 SPILLS = ".managed-agents/outputs"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_READ_BYTES = 64 * 1024
-_READS_PER_WAKE = 4
 _PAUSE_SECONDS = 0.002
 # A command that is ended may tidy up for so long.
 _TERM_SECONDS = 2.0
@@ -158,52 +156,59 @@ class Commands:
         )
 
     async def _watched(self, shell: LaunchedShell, command: Command) -> dict[str, Any]:
-        streams = [
-            _Stream(fd, self._spill(f"{command.name}-{name}.txt"))
-            for fd, name in ((shell.output_fd, "stdout"), (shell.status_fd, "stderr"))
-        ]
+        marker = secrets.token_hex(16)
+        stdout = OutputStream(shell.output_fd, self._spill(f"{command.name}-stdout.txt"))
+        stderr = MarkedStream(shell.status_fd, self._spill(f"{command.name}-stderr.txt"), marker.encode())
+        exited = asyncio.ensure_future(shell.exited())
+        code: int | None = None
         timed_out = False
         limit = asyncio.timeout(command.timeout_seconds)
         try:
             async with limit:
-                await _send(shell.control_fd, self._script(command))
-                await shell.exited()
+                await _send(shell.control_fd, self._script(command, marker))
+                await asyncio.wait((exited, stderr.end), return_when=asyncio.FIRST_COMPLETED)
+            # The shell tells the end itself, and before anything of the sandbox is taken down: nobody waits for that.
+            code = stderr.end.result() if stderr.end.done() else await shell.wait()
         except TimeoutError:
             if not limit.expired():
                 raise
-            timed_out = True
+            timed_out, code = True, TIMED_OUT_CODE
             await _ask_to_end(shell)
         except asyncio.CancelledError:
             await _ask_to_end(shell)
             raise
         finally:
+            exited.cancel()
+            if stderr.end.done():
+                stdout.take_remaining()
             shell.kill()
-            for stream in streams:
-                await stream.drain()
-        code = TIMED_OUT_CODE if timed_out else await shell.wait()
+            for stream in (stdout, stderr):
+                await stream.close(wait=not stderr.end.done())
         return {
-            "stdout": streams[0].text(),
-            "stderr": streams[1].text(),
+            "stdout": stdout.text(),
+            "stderr": stderr.text(),
             "exitCode": -1 if code is None else code,
             "timedOut": timed_out,
         }
 
-    def _script(self, command: Command) -> bytes:
+    def _script(self, command: Command, marker: str) -> bytes:
         ground = self._ground
         where = ground.isolation.inside(ground.folders, "/workspace") + command.inside
         lines = _limits(ground) if ground.confined else []
         lines += [f"export {name}={_quoted(value)}" for name, value in command.variables.items()]
         lines += [
             # Standard error has a pipe of its own, and the command has neither that nor the script to read from.
-            f"exec 2>&{STATUS_FD} {STATUS_FD}>&-",
+            f"exec 2>&{STATUS_FD}",
             f"cd -- {_quoted(where)} || exit 126",
-            f"eval {_quoted(command.text)} </dev/null",
-            "exit $?",
+            # In a shell of its own, whose end is an end: traps are run, and nothing is left to change what follows.
+            f"(eval {_quoted(command.text)}) </dev/null {STATUS_FD}>&-",
+            f"builtin printf '\\0%s %d\\0' {marker} $? >&{STATUS_FD}",
+            "exit",
             "",
         ]
         return "\n".join(lines).encode("utf-8", "surrogateescape")
 
-    def _spill(self, name: str) -> Callable[[], tuple[BinaryIO, str] | None]:
+    def _spill(self, name: str) -> Spill:
         def opened() -> tuple[BinaryIO, str] | None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             try:
@@ -215,97 +220,6 @@ class Commands:
             return open(fd, "wb", buffering=1 << 16), f"{SPILLS}/{name}"
 
         return opened
-
-
-class _Stream:
-    """One stream of output, read with pauses so that a flood keeps nothing else waiting."""
-
-    def __init__(self, fd: int, spill: Callable[[], tuple[BinaryIO, str] | None]) -> None:
-        self._fd = fd
-        self._spill = spill
-        self._head = bytearray()
-        self._total = 0
-        self._kept = 0
-        self._file: BinaryIO | None = None
-        self._path = ""
-        self._loop = asyncio.get_running_loop()
-        self._ended = asyncio.Event()
-        self._paused: asyncio.TimerHandle | None = None
-        self._loop.add_reader(fd, self._on_readable)
-
-    async def drain(self) -> None:
-        """Take what is still in the pipe; the processes are dead, so its end is near."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_SECONDS):
-                await self._ended.wait()
-        self._stop()
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.close()
-
-    def text(self) -> str:
-        """What is told of it."""
-        shown = self._head.decode("utf-8", "replace")
-        left = self._total - len(self._head)
-        if left <= 0:
-            return shown
-        where = f"{self._path} has the first {self._kept} bytes of it" if self._path else "it could not be saved"
-        return f"{shown}\n[output was cut here: {left} more bytes; {where}]"
-
-    def _on_readable(self) -> None:
-        for _ in range(_READS_PER_WAKE):
-            try:
-                data = os.read(self._fd, _READ_BYTES)
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
-            if not data:
-                self._stop()
-                return
-            self._take(data)
-        self._loop.remove_reader(self._fd)
-        self._paused = self._loop.call_later(_PAUSE_SECONDS, self._resume)
-
-    def _resume(self) -> None:
-        self._paused = None
-        if not self._ended.is_set():
-            self._loop.add_reader(self._fd, self._on_readable)
-
-    def _stop(self) -> None:
-        if self._paused is not None:
-            self._paused.cancel()
-            self._paused = None
-        if not self._ended.is_set():
-            self._loop.remove_reader(self._fd)
-            self._ended.set()
-
-    def _take(self, data: bytes) -> None:
-        self._total += len(data)
-        room = STREAM_BYTES - len(self._head)
-        if room >= len(data) and self._file is None:
-            self._head += data
-            return
-        if self._file is None and not self._path and self._total > STREAM_BYTES >= self._total - len(data):
-            self._begin_file()
-        self._head += data[: max(room, 0)]
-        self._write(data)
-
-    def _begin_file(self) -> None:
-        if (made := self._spill()) is not None:
-            self._file, self._path = made
-            self._write(bytes(self._head))
-
-    def _write(self, data: bytes) -> None:
-        if self._file is None:
-            return
-        try:
-            self._kept += self._file.write(data[: max(SPILL_BYTES - self._kept, 0)])
-        except OSError:
-            # The disk is full: what was told of the stream so far is what there is.
-            with contextlib.suppress(OSError):
-                self._file.close()
-            self._file = None
 
 
 def valid_name(name: str) -> bool:

@@ -26,7 +26,8 @@ class Item:
     payload: Any
     attempt: int
     lease_seconds: float
-    # By this machine's own clock, from before the claim was sent: surely not later than the lease's begin.
+    # By this machine's own clock, when the answer came: a claim may be held open for longer than a lease, so from
+    # when it was sent nothing follows. The lease began before; whether it still holds, the platform says.
     claimed_at: float = field(default_factory=time.monotonic)
 
     @property
@@ -50,7 +51,6 @@ class WorkQueue:
     async def claim(self, wait_seconds: float) -> Item | None:
         """An item, as soon as there is one; None after the wait."""
         body = self._scope | ({"wait_ms": int(wait_seconds * 1000)} if wait_seconds else {})
-        sent_at = time.monotonic()
         answer = await self._platform.call(
             "POST", "/v1/x/worker/claim", body, seconds=wait_seconds + _WAIT_MARGIN_SECONDS
         )
@@ -65,7 +65,6 @@ class WorkQueue:
             payload=answer.get("payload"),
             attempt=int(answer.get("attempt") or 1),
             lease_seconds=_window(answer.get("claimed_at"), answer.get("lease_expires_at")),
-            claimed_at=sent_at,
         )
 
     async def accept(self, item: Item) -> None:
