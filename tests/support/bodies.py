@@ -262,6 +262,9 @@ BODIES: dict[str, Any] = {
     "POST /v1/x/worker/accept": HELD,
     "POST /v1/x/worker/heartbeat": HELD,
     "POST /v1/x/worker/complete": {**HELD, "result": {"stdout": "", "exitCode": 0}, "failed": False},
+    "POST /v1/environments/{environment_id}/work/{work_id}/stop": [{"force": True}, {"force": False}],
+    "POST /v1/environments/{environment_id}/work/{work_id}": {"metadata": {"purpose": "test"}},
+    "PATCH /v1/environments/{environment_id}/work/{work_id}": {"metadata": {"purpose": "test"}},
     "POST /v1/x/settings/validate": SETTINGS,
     "POST /v1/x/settings/test": {"area": "model", "config": SETTINGS["model"]},
     "PUT /v1/x/settings": {"revision": 0, "config": SETTINGS},
@@ -301,7 +304,7 @@ for _door in ("/api/agents/{agent_id}/eve/v1", "/api/agents/{agent_id}/preview/e
         f"POST {_door}/cookie": {"ticket": "ticket"},
     }
 # These take no body at all, too.
-OPTIONAL = tuple(name for name in BODIES if name.endswith(("/mark-used", "/tickets", "/cancel", "/publish")))
+OPTIONAL = tuple(name for name in BODIES if name.endswith(("/mark-used", "/tickets", "/cancel", "/publish", "/stop")))
 
 
 def bodies_of(operation: str, known: dict[str, str]) -> list[dict[str, Any]]:
@@ -358,4 +361,5 @@ def one_of_each(url: str) -> dict[str, str]:
             "memory_id": made(f"/v1/memory_stores/{store}/memories", {**MEMORY, "path": "/notes/plain"}),
             "version_id": first(f"/v1/memory_stores/{store}/memory_versions"),
             "model_id": "demo",
+            "work_id": "work_x",
         }

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.errors import DomainError
-from services.sessions.domain.inbound import MAX_EVENTS, refuse_ungraded, validate_events
+from services.sessions.domain.inbound import MAX_EVENTS, refuse_ungraded, taken_from_worker, validate_events
 from services.sessions.domain.session_errors import OutcomeGraderUnavailable
 
 TEXT = {"type": "text", "text": "Hello"}
@@ -359,3 +359,16 @@ def test_no_input_escapes_the_refusals(events: list[Any]) -> None:
         except DomainError as refused:
             assert refused.code == "INVALID_ARGUMENT"
             assert refused.field
+
+
+def test_a_workers_unsound_result_is_an_error_of_its_call() -> None:
+    """The tool has run, and the worker sends nothing else: a refusal would leave the call waiting for ever."""
+    sound = {"type": "user.tool_result", "tool_use_id": "sevt_1", "content": [{"type": "text", "text": ""}]}
+    unsound = sound | {"content": [{"type": "video"}]}
+    nameless = {"type": "user.tool_result", "content": "x"}
+    taken = taken_from_worker([sound, unsound, nameless, MESSAGE])
+    assert taken[0] is sound and taken[2:] == [nameless, MESSAGE]
+    assert (taken[1]["tool_use_id"], taken[1]["is_error"]) == ("sevt_1", True)
+    assert "events.1.content.0.type" in taken[1]["content"][0]["text"]
+    validate_events(taken[:2], initial=False, published=False)
+    assert taken_from_worker("x") == "x"
