@@ -173,14 +173,19 @@ async def test_memory_and_skills_come_to_the_machine(platform: Platform, tmp_pat
         store = await client.call("POST", "/v1/memory_stores", {"name": "Notes"})
         memories = f"/v1/memory_stores/{store['id']}/memories"
         await client.call("POST", memories, {"path": "/a.md", "content": "one"})
-        agent = await client.agent()
+        package = [
+            ("files[]", ("pdf/SKILL.md", b"---\nname: pdf\ndescription: Reads.\n---\nLook first.", "text/plain"))
+        ]
+        made = (await client.http.post("/v1/skills", files=package, data={"display_title": "pdf"})).json()
+        agent = await client.agent(skills=[{"type": "custom", "skill_id": made["id"], "version": "latest"}])
         attached = [{"type": "memory_store", "memory_store_id": store["id"], "access": "read_write"}]
         session = await client.session(agent, environment_id=ground.environment, resources=attached)
         (mount,) = [each["mount_path"] for each in (await client.call("GET", f"/v1/sessions/{session}"))["resources"]]
         text = tool("read", file_path=f"{mount}/a.md") + " " + tool("write", file_path=f"{mount}/b.md", content="two")
+        text += " " + tool("bash", command="cat skills/pdf/SKILL.md")
         await client.send(session, message(text))
         async with ground.worker():
             texts = told(await ground.until_over(session))
-        assert texts[0] == "one"
+        assert texts[0] == "one" and texts[2].endswith("Look first.")
         found = {each["path"]: each["content"] for each in (await client.call("GET", f"{memories}?view=full"))["data"]}
         assert found == {"/a.md": "one", "/b.md": "two"}
