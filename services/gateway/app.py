@@ -82,7 +82,7 @@ def all_operations(settings: GatewaySettings, hub: Hub, ring: KeyRing | None = N
     configured = settings.api_key.get_secret_value() if settings.api_key else None
     return (
         # First, since paths are matched in their order and workers ask most often.
-        *WorkerRoutes(Authenticator(configured, ring)).operations(),
+        *WorkerRoutes(Authenticator(configured, ring), hub.when_closing).operations(),
         *SessionWorkRoutes().operations(),
         *agents.OPERATIONS,
         *publications.OPERATIONS,

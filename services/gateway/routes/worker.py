@@ -55,8 +55,10 @@ class WorkEnvironmentRefused(FailedPrecondition):
 class WorkerRoutes:
     """The routes, and what judges a key that comes in a body."""
 
-    def __init__(self, authenticator: Authenticator) -> None:
+    def __init__(self, authenticator: Authenticator, when_closing: Guard) -> None:
+        """`when_closing` has a callback called when the process stops, until it is taken back."""
         self._authenticator = authenticator
+        self._when_closing = when_closing
         # Protocols of environments by workspace and id, with when they were read.
         self._protocols: OrderedDict[tuple[str, str], tuple[str, float]] = OrderedDict()
 
@@ -81,7 +83,7 @@ class WorkerRoutes:
         guard = call.guard
         if body.environment_key is not None:
             guard = partial(self._authenticator.guard_worker, body.environment_key)
-        return _Claiming(call, context, request, guard)
+        return _Claiming(call, context, request, guard, self._when_closing)
 
     async def accept_work(self, call: Call) -> bytes:
         """POST /v1/x/worker/accept."""
@@ -248,13 +250,17 @@ class WorkerRoutes:
 class _Claiming:
     """Answers with the item, or with nothing. A worker that goes meanwhile, or whose key is revoked, takes none."""
 
-    def __init__(self, call: Call, context: CallContext, request: pb.ClaimWorkItemRequest, guard: Guard) -> None:
+    def __init__(
+        self, call: Call, context: CallContext, request: pb.ClaimWorkItemRequest, guard: Guard, when_closing: Guard
+    ) -> None:
+        self._when_closing = when_closing
         self._call = call
         self._context = context
         self._request = request
         self._guard = guard
         # What ended the wait before its time.
         self._cut: Exception | None = None
+        self._answered = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asking = asyncio.current_task()
@@ -266,6 +272,7 @@ class _Claiming:
                 asking.cancel()
 
         release = self._guard(lambda: end(InvalidCredential("The key of this request was revoked while it waited.")))
+        forget = self._when_closing(lambda: end(_Stopping()))
         line = Line.of(scope)
         try:
             if line is None:
@@ -277,9 +284,14 @@ class _Claiming:
             if self._cut is None:
                 raise
             asking.uncancel()
-            raise self._cut from None
+            if not isinstance(self._cut, _Stopping):
+                raise self._cut from None
+            # The worker comes again, to a gateway that stays.
+            if not self._answered:
+                await _answer_nothing(send)
         finally:
             release()
+            forget()
             if line is not None:
                 line.release()
 
@@ -287,8 +299,17 @@ class _Claiming:
         seconds = self._request.wait_seconds + MARGIN_SECONDS
         rpc = self._call.clients.queue.ClaimWorkItem
         answer = await rpc(self._request, context=self._context, timeout_seconds=seconds)
+        self._answered = True
         if answer.HasField("item"):
             await send_json(send, 200, render_work_item(answer.item))
             return
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+        await _answer_nothing(send)
+
+
+class _Stopping(Exception):
+    """The process stops."""
+
+
+async def _answer_nothing(send: Send) -> None:
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
