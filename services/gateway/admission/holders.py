@@ -90,7 +90,7 @@ class SessionsTokens:
     def guard(self, digest: bytes, end: Callable[[], None]) -> Callable[[], None]:
         """Have an answer that goes on ended once its token opens nothing any more; call what this gives when it is."""
         task = asyncio.create_task(self._watch(digest, end), name="guard of a sessions token")
-        return task.cancel
+        return lambda: _cancel(task)
 
     async def _watch(self, digest: bytes, end: Callable[[], None]) -> None:
         while True:
@@ -102,6 +102,10 @@ class SessionsTokens:
             if principal is None or principal.has_lost:
                 end()
                 return
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
 
 
 class Holding:

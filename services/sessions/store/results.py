@@ -43,7 +43,10 @@ class ResultStore:
             """,
             {"session_id": session_id, "look_back": LOOK_BACK, "type": USER_TOOL_RESULT},
         )
-        return [(LoggedEvent(*row[:4], row[4].encode()), orjson.loads(row[4])) for row in rows]
+        return [
+            (LoggedEvent(event_id, seq, kind, created_at, body.encode()), orjson.loads(body))
+            for event_id, seq, kind, created_at, body in rows
+        ]
 
 
 def _is_same(sent: dict[str, Any], stored: dict[str, Any]) -> bool:
