@@ -36,7 +36,8 @@ class Ground:
 
     async def session(self) -> str:
         """One whose call waits."""
-        agent = await self.client.beta.agents.create(name="a", model="default", tools=[TOOLSET])
+        toolset: Any = TOOLSET
+        agent = await self.client.beta.agents.create(name="a", model="default", tools=[toolset])
         text = 'TOOL:bash:{"command": "true"}'
         message: Any = {"type": "user.message", "content": [{"type": "text", "text": text}]}
         made = await self.client.beta.sessions.create(
