@@ -69,6 +69,8 @@ class Gateway:
     data_dir: Path = Path()
     # Its database, for what would take too long over REST.
     database_url: str = ""
+    # What is held open there.
+    hub: Hub | None = None
 
 
 @pytest.fixture
@@ -129,6 +131,7 @@ async def serving(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
                 addresses["sessions"],
                 Path(folder) / "data",
                 dsn,
+                hub,
             )
         finally:
             await hub.close()
