@@ -22,7 +22,7 @@ from services.worker.queue.operations.asking import AskEnded
 from services.worker.queue.operations.desk import Desk, Job, Settled
 from services.worker.queue.operations.moments import DatabaseClock
 from services.worker.queue.operations.pool import Pool
-from services.worker.queue.operations.waiting_room import Claim, Grant, Scope, WaitingRoom
+from services.worker.queue.operations.waiting_room import Claim, Ends, Grant, Scope, WaitingRoom
 
 Pair = tuple[Claim, Item]
 
@@ -44,6 +44,7 @@ class Matching:
         # Workspaces in which a claim and an item may be waiting for each other.
         self._due: dict[str, None] = {}
         self._wake = asyncio.Event()
+        self._ends = Ends()
         self._tasks: set[asyncio.Task[None]] = set()
         desk.on_saved.append(self._hear)
 
@@ -51,15 +52,14 @@ class Matching:
         """An item and what it is to do; None where there is none in time."""
         claim = Claim(workspace_id, scope, worker_id, is_over=wait_seconds <= 0)
         self._room.enter(claim)
-        self.look_into(workspace_id)
-        timer = None
-        if not claim.is_over:
-            timer = asyncio.get_running_loop().call_later(wait_seconds, self._end, claim)
+        if claim.is_over or scope[1] or not self._pool.is_dry(workspace_id, scope[0]):
+            self.look_into(workspace_id)
+        never_mind = self._ends.end_within(wait_seconds, claim) if not claim.is_over else None
         try:
             return await claim.granted
         finally:
-            if timer is not None:
-                timer.cancel()
+            if never_mind is not None:
+                never_mind()
             if not claim.is_paired:
                 self._room.leave(claim)
 
@@ -193,12 +193,6 @@ class Matching:
     def _return(self, claim: Claim) -> None:
         self._room.return_to(claim)
         self.look_into(claim.workspace_id)
-
-    def _end(self, claim: Claim) -> None:
-        claim.is_over = True
-        if not claim.is_paired:
-            self._room.leave(claim)
-            claim.answer(None)
 
     def _hear(self, settled: Settled) -> None:
         if settled.item.status is Status.PENDING:

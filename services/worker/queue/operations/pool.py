@@ -71,6 +71,15 @@ class Pool:
             known.backlog.drop_session(item.session_id)
             self._note(item.workspace_id, item.environment_id, known)
 
+    def is_dry(self, workspace_id: str, environment_id: str) -> bool:
+        """Whether an environment is known to have nothing now."""
+        known = self._known.get((workspace_id, environment_id))
+        if known is None or known.backlog or not known.backlog.is_whole:
+            return False
+        now = time.monotonic()
+        known.used_at = now
+        return now - known.read_at <= FRESH_SECONDS
+
     def filled(self, workspace_id: str) -> list[str]:
         """Environments with items, whose turn it is first."""
         return list(self._filled.get(workspace_id, ()))
