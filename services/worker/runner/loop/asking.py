@@ -16,6 +16,7 @@ import orjson
 
 from kit import failpoints
 from kit.ids import new_id
+from kit.telemetry import tracer
 from services.worker.runner.loop.context import Conversation
 from services.worker.runner.loop.guardrails import Objection, tell
 from services.worker.runner.loop.journal import Journal
@@ -88,7 +89,7 @@ class Asker:
         request = ModelRequest(model_id, system, self._conversation.messages(), self._toolbox.definitions, **options)
         answer, started = Answer(), time.monotonic()
         try:
-            with self._stop.scope():
+            with self._stop.scope(), tracer().start_as_current_span("model.request"):
                 await failpoints.point("runner.model.mid_request")
                 await self._read(provider, request, answer)
                 await self._check(answer)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from kit import failpoints
 from kit.ids import new_id
-from kit.telemetry import log
+from kit.telemetry import log, tracer
 from services.worker.runner.loop import recovery
 from services.worker.runner.loop.agent import AgentProfile
 from services.worker.runner.loop.context import Call
@@ -130,7 +130,7 @@ async def run_call(call: Call, place: Place, journal: Journal, stop: StopSignal,
     """Run one call and write its result. Stopped leaves it without one; whatever else goes wrong becomes the result."""
     watcher.begin_tool(call)
     try:
-        with stop.scope():
+        with stop.scope(), tracer().start_as_current_span("tool.run"):
             await failpoints.point("runner.tool.running")
             outcome = await place.run_tool(call.name, dict(call.input))
     except (Stopped, asyncio.CancelledError):

@@ -17,7 +17,7 @@ import orjson
 
 from kit.errors import DomainError
 from kit.failpoints import FailpointHit
-from kit.telemetry import log
+from kit.telemetry import log, tracer
 from managed_agents.sessions.v1.turns_pb2 import TurnGrant
 from services.worker.runner.loop.context import Call
 from services.worker.runner.loop.stopping import Stopped, StopSignal
@@ -127,7 +127,8 @@ class Workspace:
             await self._prepare()
         if self._following and (ground := self._ground(self._shared.known(self._session_id))) is not None:
             for mount in self._following:
-                await self._guarded(mount.name, partial(mount.follow, ground), ground)
+                with tracer().start_as_current_span(f"{mount.name}.follow"):
+                    await self._guarded(mount.name, partial(mount.follow, ground), ground)
 
     async def _prepare(self) -> None:
         self._tried_revision = self._revision
@@ -145,7 +146,8 @@ class Workspace:
             if known.revisions.get(turn_id) == self._revision:
                 return
             for mount in self._preparing:
-                await self._guarded(mount.name, partial(mount.prepare, ground), ground)
+                with tracer().start_as_current_span(f"{mount.name}.prepare"):
+                    await self._guarded(mount.name, partial(mount.prepare, ground), ground)
             known.revisions[turn_id] = -1 if ground.incomplete else self._revision
         finally:
             known.lock.release()
@@ -188,7 +190,8 @@ class Workspace:
         try:
             async with asyncio.timeout(seconds):
                 for mount in self._finishing:
-                    await self._guarded(mount.name, partial(mount.before_idle, ground), ground)
+                    with tracer().start_as_current_span(f"{mount.name}.finish"):
+                        await self._guarded(mount.name, partial(mount.before_idle, ground), ground)
         except TimeoutError:
             ground.tell("unknown_error", f"The session's files were not finished within {seconds:.0f} s.")
         self._touched = False
