@@ -341,6 +341,20 @@ async def test_calls_that_the_platform_runs_hold_no_worker(field: Field) -> None
         await await_until(all_stopped, timeout=20)
 
 
+async def test_a_run_waits_for_workers_as_for_the_model(field: Field) -> None:
+    agent = await field.client.beta.agents.create(name="a", model="default", tools=[TOOLSET])  # type: ignore[list-item]
+    body = {
+        "agent": agent.id,
+        "input": call("bash", command="echo ran"),
+        "environment_id": field.environment_id,
+        "max_wait_seconds": 40,
+    }
+    async with field.working():
+        run: Any = await field.client.post("/v1/runs", body=body, cast_to=object, options={"headers": BETA})
+    assert (run["status"], run["stop_reason"]) == ("idle", {"type": "end_turn"})
+    assert "ran" in run["output"][-1]["text"]
+
+
 async def test_an_operator_stops_an_item_gently(field: Field) -> None:
     session_id = await field.session(call("bash", command="echo done"))
     async with field.working(max_idle=None):

@@ -243,7 +243,11 @@ class Projector:
         reason = body.get("stop_reason") or {}
         kind = reason.get("type")
         if kind == "requires_action":
-            run.status, run.waiting = "waiting", tuple(reason.get("event_ids") or ())
+            # Calls that wait for workers are nobody's to answer here.
+            waiting = (body.get("metadata") or {}).get("client_event_ids", reason.get("event_ids") or ())
+            if not waiting:
+                return
+            run.status, run.waiting = "waiting", tuple(waiting)
             for request_id in run.waiting:
                 shown = run.calls.get(request_id) or {"type": "question", "prompt": ""}
                 yield self._tell(

@@ -15,7 +15,7 @@ from ..operation import body as request_body
 from ..render.events import is_published, render_event
 from ..render.splice import collection
 from ..schemas.sessions import EventPage, EventsSend, MessageSend, SentEvents
-from ..streams import CURSOR_HEADER, EventStream, Hub
+from ..streams import CURSOR_HEADER, EventStream, Hub, ends_turn
 
 TAG = "Events"
 MAX_PAGE = 1000
@@ -67,7 +67,7 @@ class EventRoutes:
             call.path["session_id"],
             after_seq=answer.events[0].seq - 1,
             delta_types=call.query["event_deltas[]"],
-            stop_after=lambda frame: frame.type == "session.status_idle",
+            stop_after=lambda frame: frame.type == "session.status_idle" and ends_turn(frame),
         )
 
     async def stream_events(self, call: Call) -> EventStream:

@@ -10,9 +10,13 @@ from .log_wait import LogWait, body_of
 TURN_ENDS = ENDING_TYPES | {"session.status_idle"}
 
 
+# How an idle session tells that it waits for workers alone: the turn goes on by itself.
+_AWAITS_WORKERS = b'"client_event_ids":[]'
+
+
 def ends_turn(frame: Frame) -> bool:
-    """Whether nothing of the turn comes after this event."""
-    return frame.type in TURN_ENDS
+    """Whether nothing of the turn comes after this event, unless somebody answers."""
+    return frame.type in TURN_ENDS and _AWAITS_WORKERS not in frame.local
 
 
 class TurnWait(LogWait):

@@ -15,7 +15,7 @@ import orjson
 from services.sessions.domain import answers, outcome, turn_events
 from services.sessions.domain.log import Draft, LoggedEvent, render
 from services.sessions.domain.session_state import SessionState, Status, TurnState, UnreadInput
-from services.sessions.domain.thread_state import any_running, is_shown_running, waiting_ids, waits_for_clients
+from services.sessions.domain.thread_state import any_running, client_ids, is_shown_running, waiting_ids
 
 END_TURN = {"type": "end_turn"}
 RETRIES_EXHAUSTED = {"type": "retries_exhausted"}
@@ -82,9 +82,7 @@ class Move:
         """The result. The state is not to be touched any more."""
         self.write_running()
         self.state.updated_at = self.now
-        parked = (
-            self.state.status is Status.REQUIRES_ACTION and not self.state.root_id and waits_for_clients(self.state)
-        )
+        parked = self.state.status is Status.REQUIRES_ACTION and not self.state.root_id and bool(client_ids(self.state))
         self.state.parked_at = (self.state.parked_at or self.now) if parked else None
         return Moved(
             before=self.before,
@@ -193,7 +191,11 @@ class Move:
         """Writes the events of an idle session."""
         self.state.stop_reason = orjson.dumps(stop_reason).decode()
         self.write_session("session.usage", turn_events.usage_fields(self.state))
-        self.write_session("session.status_idle", fields | {"metadata": {"stop_reason": stop_reason}})
+        metadata: dict[str, Any] = {"stop_reason": stop_reason}
+        if stop_reason["type"] == "requires_action" and (answers := client_ids(self.state)) != stop_reason["event_ids"]:
+            # The others wait for workers: whoever waits for people or an end goes on waiting where there is none.
+            metadata["client_event_ids"] = answers
+        self.write_session("session.status_idle", fields | {"metadata": metadata})
         self.session_shown = False
 
     def close_turn(self, stop_reason: dict[str, Any], stop_details: Any = None) -> None:

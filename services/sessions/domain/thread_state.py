@@ -104,10 +104,13 @@ def waiting_ids(state: SessionState) -> list[str]:
     return own + [call.posted_id for _, call in posted_calls(state)]
 
 
-def waits_for_clients(state: SessionState) -> bool:
-    """Whether a person or their program has to answer; workers come when they can."""
-    kinds = [call.kind for call in state.pending if not call.answered] + [call.kind for _, call in posted_calls(state)]
-    return CallKind.CONFIRMATION in kinds or CallKind.CUSTOM in kinds
+_OF_CLIENTS = (CallKind.CONFIRMATION, CallKind.CUSTOM)
+
+
+def client_ids(state: SessionState) -> list[str]:
+    """Those of them that people or their programs answer; workers come to the others by themselves."""
+    own = [call.event_id for call in state.pending if not call.answered and call.kind in _OF_CLIENTS]
+    return own + [call.posted_id for _, call in posted_calls(state) if call.kind in _OF_CLIENTS]
 
 
 def awaited(state: SessionState) -> list[PendingCall]:

@@ -162,6 +162,22 @@ async def test_a_lost_workers_calls_are_settled_once_and_the_turn_goes_on(one: R
         assert log[-1]["stop_reason"]["event_ids"] == [calls[2].id]
 
 
+async def test_an_idle_tells_which_calls_wait_for_people(one: Replica) -> None:
+    session_id = await one.create_session(environment_id=await self_hosted(one))
+    async with one.runner() as runner:
+        await one.send(session_id, user())
+        runs, asks = worker_call(), worker_call("ask")
+        await parked(one, runner, session_id, runs, asks)
+        both = (await one.log(session_id))[-1]
+        assert (both["stop_reason"]["event_ids"], both["metadata"]["client_event_ids"]) == (
+            [runs.id, asks.id],
+            [asks.id],
+        )
+        await one.send(session_id, {"type": "user.tool_confirmation", "tool_use_id": asks.id, "result": "allow"})
+        none = (await one.log(session_id))[-1]
+        assert (none["stop_reason"]["event_ids"], none["metadata"]["client_event_ids"]) == ([runs.id, asks.id], [])
+
+
 async def test_workers_that_can_not_serve_leave_an_error_and_an_idle_session(one: Replica, duties: Duties) -> None:
     environment_id = await self_hosted(one)
     session_id = await one.create_session(environment_id=environment_id)
