@@ -15,6 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import anthropic
+import httpx2
 import pytest
 
 from kit.testing import await_until
@@ -341,18 +342,14 @@ async def test_calls_that_the_platform_runs_hold_no_worker(field: Field) -> None
         await await_until(all_stopped, timeout=20)
 
 
-async def test_a_run_waits_for_workers_as_for_the_model(field: Field) -> None:
-    agent = await field.client.beta.agents.create(name="a", model="default", tools=[TOOLSET])  # type: ignore[list-item]
-    body = {
-        "agent": agent.id,
-        "input": call("bash", command="echo ran"),
-        "environment_id": field.environment_id,
-        "max_wait_seconds": 40,
-    }
-    async with field.working():
-        run: Any = await field.client.post("/v1/runs", body=body, cast_to=object, options={"headers": BETA})
-    assert (run["status"], run["stop_reason"]) == ("idle", {"type": "end_turn"})
-    assert "ran" in run["output"][-1]["text"]
+async def test_a_message_is_followed_beyond_what_workers_do(field: Field) -> None:
+    session_id = await field.session()
+    body = {"content": call("bash", command="echo followed"), "stream": True}
+    async with field.working(), httpx2.AsyncClient(base_url=field.platform.url, timeout=60) as http:
+        answer = await http.post(f"/v1/sessions/{session_id}/messages", json=body)
+    kinds = [line.removeprefix("event: ") for line in answer.text.splitlines() if line.startswith("event: ")]
+    assert kinds.count("session.status_idle") == 2 and kinds[-1] == "session.status_idle"
+    assert "user.tool_result" in kinds and "followed" in answer.text
 
 
 async def test_an_operator_stops_an_item_gently(field: Field) -> None:
