@@ -23,8 +23,8 @@ from tests.support.rows import database_of, snapshot, turns_under_way
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-# Where a caller may say anything: a JSON schema, and a bag of its own.
-FREE = ("input_schema", "metadata")
+# Where a caller may say anything: a JSON schema, a bag of its own, headers for an agent of its own.
+FREE = ("input_schema", "metadata", "headers")
 WRONG_IDS = (
     "x",
     "sess_",

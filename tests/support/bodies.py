@@ -57,6 +57,13 @@ ENVIRONMENT = {
 }
 HELD = {"id": "work_x", "worker_id": "tester", "attempt": 1}
 TEXT = [{"type": "text", "text": "hello"}]
+# Options of an engine that is reached by nobody.
+OUTSIDE = {
+    "url": "http://127.0.0.1:1/step",
+    "headers": {"Authorization": "Bearer ${AGENT_TOKEN}", "X-Tenant": "acme"},
+    "max_rounds": 2,
+    "timeout_seconds": 5,
+}
 SESSION = {
     "agent": {"type": "agent", "id": "AGENT", "version": 1},
     "environment_id": "env_default",
@@ -201,14 +208,14 @@ MEMORY_CHANGE = {**MEMORY, "precondition": {"type": "content_sha256", "content_s
 # A sound body of every operation that takes one in JSON, or several. Of what may come as a form too, the forms are
 # tried elsewhere.
 BODIES: dict[str, Any] = {
-    "POST /v1/agents": AGENT,
+    "POST /v1/agents": [AGENT, {**AGENT, "loop_engine": "http", "loop_engine_options": OUTSIDE}],
     "POST /v1/agents/{agent_id}": {**AGENT, "version": 1},
     "PUT /v1/agents/{agent_id}": {**AGENT, "expected_version": 1},
     "POST /v1/agents/{agent_id}/publish": {"version": 1},
     "POST /v1/environments": ENVIRONMENT,
     "POST /v1/environments/{environment_id}": ENVIRONMENT,
     "PUT /v1/environments/{environment_id}": ENVIRONMENT,
-    "POST /v1/sessions": SESSION,
+    "POST /v1/sessions": [SESSION, {**SESSION, "loop_engine": {"provider": "http", "options": OUTSIDE}}],
     "POST /v1/sessions/{session_id}": {
         "title": "test",
         "metadata": {"purpose": "test"},

@@ -106,6 +106,8 @@ class Agent(Rendered):
     mcp_servers: list[dict[str, Any]]
     skills: list[dict[str, Any]]
     metadata: dict[str, str]
+    loop_engine: str | None = None
+    loop_engine_options: dict[str, Any] | None = None
     status: Literal["active", "archived"]
     version: int
     created_at: str

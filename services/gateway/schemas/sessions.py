@@ -110,6 +110,7 @@ class Session(Rendered):
     resources: list[dict[str, Any]]
     vault_ids: list[str]
     loop_engine: str
+    loop_engine_options: dict[str, Any] | None = None
     usage: dict[str, Any]
     stats: dict[str, Any]
     outcome_evaluations: list[dict[str, Any]]

@@ -61,16 +61,13 @@ def read_choice(body: Mapping[str, Any], stored: EngineChoice | None = None) -> 
 
     `stored` is what the body replaces: its options stay where the body names the same engine without any.
     """
-    named, options, field_name = body.get(ENGINE), body.get(OPTIONS), OPTIONS
-    engine: Any = named
-    if isinstance(named, dict) and "provider" in named and named.keys() <= {"provider", "options"}:
-        engine = named["provider"]
-        if engine is None:
-            raise LoopEngineInvalid(f"loop_engine.provider must be {_told()}.", field=f"{ENGINE}.provider")
-        if named.get("options") is not None:
+    engine, options, field_name = body.get(ENGINE), body.get(OPTIONS), OPTIONS
+    if isinstance(engine, dict):
+        engine, inner = _spelled_out(engine)
+        if inner is not None:
             if options is not None:
                 raise InvalidRequest("loop_engine_options and loop_engine.options can't both be sent.", field=OPTIONS)
-            options, field_name = named["options"], f"{ENGINE}.options"
+            options, field_name = inner, f"{ENGINE}.options"
     if engine is None:
         if options in (None, {}):
             return None
@@ -136,6 +133,18 @@ def public_fields(document: dict[str, Any]) -> dict[str, Any]:
     """A document with its engine's options as readers see them; the same object where there are none."""
     options = document.get(OPTIONS)
     return document | {OPTIONS: http_engine.masked_options(options)} if options else document
+
+
+def _spelled_out(named: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Engine and options of `{provider, options?}`."""
+    if unknown := sorted(str(name)[:64] for name in named.keys() - {"provider", "options"}):
+        raise LoopEngineInvalid(
+            f"loop_engine.{unknown[0]} is not known: loop_engine is {_told()}, or an object of provider and options.",
+            field=f"{ENGINE}.{unknown[0]}",
+        )
+    if named.get("provider") is None:
+        raise LoopEngineInvalid(f"loop_engine.provider must be {_told()}.", field=f"{ENGINE}.provider")
+    return named["provider"], named.get("options")
 
 
 def _engine(requested: Any) -> str:
