@@ -21,7 +21,7 @@ from services.worker.fleet.stopping import Stopping
 Take = Callable[[float], Awaitable[Any | None]]
 Serve = Callable[[Any], Awaitable[None]]
 # Refusals that no repetition changes: the request, the key, the right, the environment.
-_FINAL = frozenset({400, 401, 403, 404, 405, 410, 422})
+_FINAL = frozenset({301, 302, 303, 307, 308, 400, 401, 403, 404, 405, 410, 422})
 
 
 class Pool:

@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import json
 import logging
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -47,6 +48,8 @@ class Reporter:
 
     def status(self, line: str) -> None:
         """Have this stand in the last line of the terminal."""
+        # One that wraps could not be taken back.
+        line = line[: shutil.get_terminal_size().columns - 1]
         if self.draws and line != self._line:
             self._line = line
             self._write(f"\r\x1b[K{mask_text(line)}")

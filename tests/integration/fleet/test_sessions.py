@@ -195,6 +195,21 @@ async def test_items_of_unknown_kinds_are_acked_and_skipped(tmp_path: Path, sess
     assert check.acks == 1 and check.state == "stopped" and check.beats == 0
 
 
+async def test_an_item_that_comes_as_the_worker_is_asked_to_stop_is_handed_back(
+    tmp_path: Path, sessions: SessionServer
+) -> None:
+    session = sessions.session()
+    item = sessions.queue(session)
+    acked = sessions.hold("work.ack")
+    async with fleet(sessions, tmp_path) as worker:
+        await await_until(lambda: sessions.count("work.ack") == 1)
+        worker.stopping.asked.set()
+        await await_until(lambda: item.state == "stopped")
+        acked.set()
+        assert await worker.task == 0
+    assert not session.results
+
+
 async def test_an_item_whose_ack_is_refused_is_put_away(tmp_path: Path, sessions: SessionServer) -> None:
     session = sessions.session()
     item = sessions.queue(session)

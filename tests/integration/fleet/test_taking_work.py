@@ -128,6 +128,13 @@ async def test_a_stop_does_not_wait_for_a_question_that_is_held(tmp_path: Path, 
             assert await worker.stop() == 0
 
 
+async def test_a_platform_that_is_elsewhere_is_not_looked_for_there(tmp_path: Path, server: WorkServer) -> None:
+    server.refuse("claim", 307)
+    async with fleet(server, tmp_path) as worker:
+        with pytest.raises(AccessRefused, match="not at this address"):
+            await worker.task
+
+
 class Page(WorkServer):
     """What a proxy shows when nothing is behind it."""
 

@@ -5,7 +5,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kit.testing import await_until
+from services.worker.fleet.errors import OptionUnusable
 from tests.integration.fleet.harness import WORKER, done, fleet
 from tests.support.work_server import ENVIRONMENT, KEY, WorkServer
 
@@ -214,3 +217,19 @@ async def test_a_sandboxed_command_has_the_workdir_and_no_more(tmp_path: Path, s
     assert report["result"]["stdout"] == "hi\n"
     assert "out of sight" not in str(report)
     assert (workdir / "made.txt").read_text() == "hi\n"
+
+
+async def test_a_sandboxed_command_reaches_the_hosts_that_are_allowed_and_no_others(
+    tmp_path: Path, server: WorkServer
+) -> None:
+    head = r"printf 'GET http://other.example/ HTTP/1.1\r\nhost: other.example\r\n\r\n'"
+    ask = f"echo $http_proxy; exec 3<>/dev/tcp/127.0.0.1/3128; {head} >&3; head -1 <&3"
+    commands = [ask, "echo > /dev/tcp/1.1.1.1/80", "echo next"]
+    items = [server.put("exec", {"command": command, "timeout_ms": 20_000}) for command in commands]
+    try:
+        async with fleet(server, tmp_path, sandbox="bubblewrap", allow_hosts=("api.example.com",)):
+            refused, closed, _ = await done(server, *items)
+    except OptionUnusable as unusable:
+        pytest.skip(str(unusable))
+    assert refused["result"]["stdout"].startswith("http://127.0.0.1:3128\nHTTP/1.1 403")
+    assert closed["result"]["exitCode"] != 0

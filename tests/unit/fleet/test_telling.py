@@ -58,6 +58,13 @@ def test_a_terminal_has_one_line_of_state_below_the_others() -> None:
     assert shown.endswith("\r\x1b[K")
 
 
+def test_a_line_of_state_is_never_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    stream = Terminal()
+    Reporter(as_json=False, stream=stream).status("x" * 100)
+    assert stream.getvalue().count("x") == 19
+
+
 def test_elsewhere_no_state_is_drawn() -> None:
     stream = io.StringIO()
     reporter = Reporter(as_json=False, stream=stream)

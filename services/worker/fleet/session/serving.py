@@ -92,6 +92,10 @@ class SessionWorker:
             self._parts.reporter.warning("an item could not be taken", item=work.id, reason=refused.message)
             await self._stop(work)
             return None
+        except BaseException:
+            # Asked to stop at this moment: it may be off the queue already, and nobody would look for it for a while.
+            await asyncio.shield(self._stop(work))
+            raise
         if work.kind != SESSION:
             self._parts.reporter.debug("an item of another kind is skipped", item=work.id, kind=work.kind)
             await self._stop(work)
