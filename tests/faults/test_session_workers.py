@@ -39,7 +39,7 @@ async def test_whatever_happens_to_workers_that_serve_sessions(tmp_path: Path, k
     chance, long = random.Random(seed), kills > 50
     turns = LONG_TURNS if long else SHORT_TURNS
     effects = Ledger(tmp_path / "effects.txt")
-    lease = {"MANAGED_AGENTS_SESSION_WORK_SECONDS": str(LEASE_SECONDS)}
+    lease = {"MANAGED_AGENTS_SESSION_WORK_SECONDS": str(LEASE_SECONDS), "MANAGED_AGENTS_INBOUND_RATE_LIMIT": "off"}
     async with field_of(tmp_path, SHORT_WAITS, **lease) as ground:
         await _serve_sessions(ground)
         async with workers_of(ground, "one", "two", "three") as workers:
