@@ -50,9 +50,11 @@ class Announcer:
         """Tells the other replicas that a turn waits."""
         await self._nats.publish(TURN_READY, b"")
 
-    def wake_relay(self) -> None:
-        """Outbox rows were committed. The relay takes what gathers in a moment at once."""
-        if self._waking is None:
+    def wake_relay(self, *, at_once: bool = False) -> None:
+        """Outbox rows were committed. The relay takes what gathers in a moment together, unless somebody waits."""
+        if at_once:
+            self._relay.wake()
+        elif self._waking is None:
             self._waking = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._wake)
 
     def _wake(self) -> None:

@@ -128,7 +128,8 @@ class Writer:
             if moved.signal is not None:
                 await self._announcer.signal(moved.signal)
         if any(moved.events for moved in written.moves):
-            self._announcer.wake_relay()
+            # A worker that serves whole sessions hears of its work by the outbox alone.
+            self._announcer.wake_relay(at_once=any(moved.state.on_worker for moved in written.moves))
         for workspace_id, root_id in written.roots:
             self.on_news(workspace_id, root_id)
         if any(m.state.turn_state is TurnState.READY and m.state.id not in granted for m in written.moves):
