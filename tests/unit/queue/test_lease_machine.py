@@ -8,7 +8,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from kit.errors import DomainError
 from services.worker.queue.domain import item as rules
@@ -203,8 +210,8 @@ class Leases(RuleBasedStateMachine):
         assert rules.expire(self.item, self.now + timedelta(days=1)).is_ended
 
 
-Leases.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
-TestLeases = Leases.TestCase
+def test_whatever_is_done_in_whatever_order_at_most_one_run_and_one_end() -> None:
+    run_state_machine_as_test(Leases, settings=settings(max_examples=120, stateful_step_count=30, deadline=None))
 
 
 def claimed(**changes: object) -> Item:
