@@ -246,6 +246,8 @@ class Projector:
             # Calls that wait for workers are nobody's to answer here.
             waiting = (body.get("metadata") or {}).get("client_event_ids", reason.get("event_ids") or ())
             if not waiting:
+                # They are done by machines, so the run is under way.
+                yield from self._on_running(_event_id, body)
                 return
             run.status, run.waiting = "waiting", tuple(waiting)
             for request_id in run.waiting:

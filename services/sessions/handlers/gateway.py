@@ -41,7 +41,7 @@ from services.sessions.domain.overrides import without_effort
 from services.sessions.domain.session import NewSession
 from services.sessions.domain.session_errors import InvalidRequest
 from services.sessions.domain.session_state import SessionState, Status
-from services.sessions.domain.thread_state import waiting_ids
+from services.sessions.domain.thread_state import client_ids
 from services.sessions.domain.threads import concern
 from services.sessions.handlers.definitions import can_be_session, can_exist, once
 from services.sessions.handlers.publications import Publications, published_version
@@ -98,7 +98,7 @@ class GatewayHandlers(Publications, SessionGatewayServiceServicer):
                 state = await unit.lock(request.session_id)
                 named = [each.request_id for each in answers if is_id("sevt", each.request_id)]
                 kinds = {each.id: each.type for each in await LogStore(unit.tx).by_ids(state.id, named)}
-                moved = await self._append(unit, state, answering_events(answers, kinds, waiting_ids(state)))
+                moved = await self._append(unit, state, answering_events(answers, kinds, client_ids(state)))
                 return pb.AnswerInputResponse(first_seq=moved.client_events[0].seq)
 
             return await once(unit.tx, request.idempotency, pb.AnswerInputResponse, answer)

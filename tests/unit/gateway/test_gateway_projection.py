@@ -156,6 +156,26 @@ def test_what_still_waits_is_told_again_after_a_part_of_the_answers() -> None:
     assert asked == [(first, [first, second]), (second, [first, second]), (second, [second])]
 
 
+def test_calls_that_only_workers_wait_for_are_no_pause() -> None:
+    log = Log()
+    log.start()
+    call, other = log.asks(), log.asks()
+    log.waits(call, other)
+    log.add("user.tool_confirmation", tool_use_id=call, result="allow")
+    log.add("user.tool_confirmation", tool_use_id=other, result="allow")
+    # A worker has yet to make them.
+    reason = {"type": "requires_action", "event_ids": [call, other]}
+    log.add("session.status_idle", stop_reason=reason, metadata={"client_event_ids": []})
+    projector = Projector(SESSION)
+    told = [orjson.loads(event.body) for event in log.project(projector)]
+    assert kinds(told) == ["started", "input-requested", "input-requested", "started"] and told[3]["resumed"]
+    assert not projector.is_at_rest
+    log.running()
+    log.says("Made.")
+    log.idle()
+    assert kinds(log.told())[4:] == ["text-delta", "completed"]
+
+
 def test_an_interrupt_ends_a_run_as_cancelled() -> None:
     log = Log()
     log.start()
