@@ -1,6 +1,6 @@
 """The published client's `EnvironmentWorker`, unchanged, serves sessions of a real platform.
 
-Every response is validated strictly. The platform's leases last three seconds here, so that the end of a worker shows.
+Every response is validated strictly. The platform's leases last two seconds here, so that the end of a worker shows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BETA = {"anthropic-beta": "managed-agents-2026-04-01"}
 
 @pytest.fixture(scope="module")
 def leasing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    environment = {"MANAGED_AGENTS_SESSION_WORK_SECONDS": "3"}
+    environment = {"MANAGED_AGENTS_SESSION_WORK_SECONDS": "2"}
     with running_platform(tmp_path_factory.mktemp("leasing") / "data", environment=environment) as platform:
         yield platform
 

@@ -62,6 +62,19 @@ def test_a_heartbeat_repeats_the_last_one_exactly() -> None:
         assert item.last_heartbeat in refused.value.metadata["details"]
 
 
+def test_a_lost_answer_to_a_heartbeat_is_made_good_once_for_who_has_the_token() -> None:
+    first = active()
+    second, extended = rules.beat(first, FIRST, rules.NO_HEARTBEAT, after(10), None)
+    assert extended
+    # Not from anybody who has no token, and not twice in a row: that would be another who shares it.
+    for by, expected in ((KEY, first.last_heartbeat), (FIRST, first.last_heartbeat), (FIRST, rules.NO_HEARTBEAT)):
+        with pytest.raises(HeartbeatPreconditionFailed):
+            rules.beat(second, by, expected, after(11), None)
+    third, _ = rules.beat(second, FIRST, second.last_heartbeat, after(12), None)
+    fourth, extended = rules.beat(third, FIRST, second.last_heartbeat, after(13), None)
+    assert extended and fourth.lease_expires_at == after(13 + TTL)
+
+
 def test_a_first_heartbeat_says_that_there_was_none() -> None:
     with pytest.raises(HeartbeatPreconditionFailed) as refused:
         rules.beat(starting(), KEY, "2026-11-30T08:00:00.000000Z", NOW, None)

@@ -52,6 +52,8 @@ class SessionItem:
     acknowledged_at: datetime | None = None
     started_at: datetime | None = None
     heartbeat_at: datetime | None = None
+    previous_heartbeat_at: datetime | None = None
+    heartbeat_repeated: bool = False
     ttl_seconds: int = 0
     lease_expires_at: datetime | None = None
     stop_requested_at: datetime | None = None
@@ -75,6 +77,13 @@ class SessionItem:
     def last_heartbeat(self) -> str:
         """The newest heartbeat as its holder has to repeat it; empty where none came."""
         return rfc3339(self.heartbeat_at) if self.heartbeat_at is not None else ""
+
+    @property
+    def heartbeat_before(self) -> str:
+        """What a holder repeats that never heard the answer to its newest heartbeat."""
+        if self.heartbeat_at is None or self.heartbeat_repeated:
+            return ""
+        return rfc3339(self.previous_heartbeat_at) if self.previous_heartbeat_at is not None else NO_HEARTBEAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,8 @@ def acknowledge(item: SessionItem, caller: Caller, now: datetime, ttl_seconds: i
         acknowledged_at=now,
         started_at=None,
         heartbeat_at=None,
+        previous_heartbeat_at=None,
+        heartbeat_repeated=False,
         ttl_seconds=ttl_seconds,
         lease_expires_at=now + timedelta(seconds=ttl_seconds),
     )
@@ -117,7 +128,11 @@ def beat(
         return item, False
     if item.status == "pending":
         raise _lost(item)
-    if expected is not None and expected != (item.last_heartbeat or NO_HEARTBEAT):
+    is_exact = expected is None or expected == (item.last_heartbeat or NO_HEARTBEAT)
+    # Its token says that it is the holder, so the answer to its last heartbeat was lost. Once: two that share a token
+    # would go on like that for ever.
+    is_repeat = caller.token_sha256 is not None and bool(expected) and expected == item.heartbeat_before
+    if not (is_exact or is_repeat):
         raise _lost(item)
     ttl_seconds = desired_ttl_seconds or item.ttl_seconds
     # A clock that stands still would make two heartbeats one.
@@ -126,6 +141,8 @@ def beat(
         item,
         started_at=item.started_at or moment,
         heartbeat_at=moment,
+        previous_heartbeat_at=item.heartbeat_at,
+        heartbeat_repeated=not is_exact,
         ttl_seconds=ttl_seconds,
         lease_expires_at=now + timedelta(seconds=ttl_seconds),
     )
@@ -177,6 +194,8 @@ def lapse(item: SessionItem, now: datetime) -> SessionItem:
         acknowledged_at=None,
         started_at=None,
         heartbeat_at=None,
+        previous_heartbeat_at=None,
+        heartbeat_repeated=False,
         lease_expires_at=None,
         token_sha256=None,
         lost_token_sha256=item.token_sha256,

@@ -12,6 +12,9 @@ ALTER TABLE work_items
     ADD COLUMN acknowledged_at timestamptz,
     ADD COLUMN started_at timestamptz,
     ADD COLUMN heartbeat_at timestamptz,
+    -- The heartbeat before, and whether the newest one repeated it: its answer may have been lost, once.
+    ADD COLUMN previous_heartbeat_at timestamptz,
+    ADD COLUMN heartbeat_repeated boolean NOT NULL DEFAULT false,
     ADD COLUMN ttl_seconds integer NOT NULL DEFAULT 0,
     -- The token of the attempt before: its holder may be told that it holds nothing any more.
     ADD COLUMN lost_token_sha256 bytea,

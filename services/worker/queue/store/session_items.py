@@ -19,8 +19,9 @@ from services.worker.queue.domain.session_item import SessionItem
 _RETURNED: LiteralString = (
     "w.id, w.workspace_id, w.environment_id, w.session_id, w.status, w.revision, w.attempt, w.created_at, "
     "w.metadata, w.available_at, w.polled_at, w.polled_by, w.token_sha256, w.lost_token_sha256, w.acknowledged_at, "
-    "w.started_at, w.heartbeat_at, w.ttl_seconds, w.lease_expires_at, w.stop_requested_at, w.finished_at, "
-    "w.duty_seq, w.waiting_call_id, w.fruitless, w.settle_due, w.follow_up_due"
+    "w.started_at, w.heartbeat_at, w.previous_heartbeat_at, w.heartbeat_repeated, w.ttl_seconds, "
+    "w.lease_expires_at, w.stop_requested_at, w.finished_at, w.duty_seq, w.waiting_call_id, w.fruitless, "
+    "w.settle_due, w.follow_up_due"
 )
 
 
@@ -119,7 +120,9 @@ class SessionItemStore:
                SET status = %(status)s, metadata = %(metadata)s, available_at = %(available_at)s,
                    polled_at = %(polled_at)s, polled_by = %(polled_by)s, token_sha256 = %(token_sha256)s,
                    lost_token_sha256 = %(lost_token_sha256)s, acknowledged_at = %(acknowledged_at)s,
-                   started_at = %(started_at)s, heartbeat_at = %(heartbeat_at)s, ttl_seconds = %(ttl_seconds)s,
+                   started_at = %(started_at)s, heartbeat_at = %(heartbeat_at)s,
+                   previous_heartbeat_at = %(previous_heartbeat_at)s,
+                   heartbeat_repeated = %(heartbeat_repeated)s, ttl_seconds = %(ttl_seconds)s,
                    lease_expires_at = %(lease_expires_at)s, stop_requested_at = %(stop_requested_at)s,
                    finished_at = %(finished_at)s, duty_seq = %(duty_seq)s, waiting_call_id = %(waiting_call_id)s,
                    fruitless = %(fruitless)s, settle_due = %(settle_due)s, follow_up_due = %(follow_up_due)s,
