@@ -100,13 +100,13 @@ async def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(
     tmp_path: Path, server: WorkServer
 ) -> None:
     command = "(setsid sh -c 'sleep 30; echo late > late.txt' &) ; sleep 30 & echo before; wait"
-    item = server.put("exec", {"command": command, "timeout_ms": 300})
+    item = server.put("exec", {"command": command, "timeout_ms": 1500})
     began = time.monotonic()
     async with fleet(server, tmp_path):
         (report,) = await done(server, item)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 20
         assert report["result"] == {"stdout": "before\n", "stderr": "", "exitCode": 124, "timedOut": True}
-        assert not _running("sleep 30", tmp_path)
+        await await_until(lambda: not _running("sleep 30", tmp_path))
 
 
 async def test_what_a_command_leaves_in_the_background_ends_with_it(tmp_path: Path, server: WorkServer) -> None:

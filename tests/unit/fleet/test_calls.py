@@ -106,6 +106,21 @@ def test_a_session_rests_only_when_its_turn_is_over() -> None:
     assert told(idle("requires_action"), {"type": "session.status_running"}, idle("end_turn")).resting
 
 
+def test_what_a_client_has_interrupted_is_run_no_more() -> None:
+    calls = told(use("1"), use("2", "ask"), {"type": "user.interrupt"}, use("3"))
+    assert [calls.is_interrupted(each) for each in "123"] == [True, True, False]
+    calls.take(verdict("2", "allow"))
+    assert run_all(calls) == ["3"] and not calls.waiting
+
+
+def test_an_interrupt_of_one_thread_leaves_the_others_alone() -> None:
+    status = {"type": "session.thread_status_running", "session_thread_id": "main"}
+    other = {"type": "session.thread_status_running", "session_thread_id": "t"}
+    mine, theirs = use("1"), use("2", session_thread_id="t")
+    assert run_all(told(status, other, mine, theirs, {"type": "user.interrupt", "session_thread_id": "t"})) == ["1"]
+    assert run_all(told(status, other, mine, theirs, {"type": "user.interrupt", "session_thread_id": "main"})) == ["2"]
+
+
 kinds = st.sampled_from(["use", "ask", "deny use", "result", "allow", "deny", "thread ends"])
 events = st.lists(st.tuples(kinds, st.sampled_from("123"), st.sampled_from(["", "t"])), max_size=25)
 

@@ -15,6 +15,7 @@ INTERRUPT = "user.interrupt"
 IDLE = "session.status_idle"
 ENDS = frozenset({"session.status_terminated", "session.deleted"})
 THREAD_ENDS = "session.thread_status_terminated"
+_THREAD_STATUS = "session.thread_status_"
 # These say neither that the session works nor that it rests.
 _NEUTRAL = frozenset({CONFIRMATION, THREAD_ENDS, "session.updated", "session.usage"})
 
@@ -42,8 +43,10 @@ class Calls:
         self.resting = False
         # The session takes nothing any more.
         self.ended = False
-        # How often the client has interrupted.
-        self.interrupts = 0
+        # Calls that a client has interrupted: nobody waits for them.
+        self._interrupted: set[str] = set()
+        # The thread of calls that name none: only it exists when the first status of a thread is told.
+        self._primary_thread: str | None = None
 
     def take(self, event: Mapping[str, Any]) -> None:
         """The next event of the log. One that was told before changes nothing."""
@@ -57,9 +60,11 @@ class Calls:
         elif kind == THREAD_ENDS:
             self._ended_threads.add(str(event.get("session_thread_id")))
         elif kind == INTERRUPT:
-            self.interrupts += 1
+            self._interrupt(event.get("session_thread_id"))
         elif kind in ENDS:
             self.ended = True
+        if self._primary_thread is None and str(kind).startswith(_THREAD_STATUS) and event.get("session_thread_id"):
+            self._primary_thread = str(event["session_thread_id"])
         if kind == IDLE:
             reason = event.get("stop_reason")
             self.resting = not (isinstance(reason, Mapping) and reason.get("type") == "requires_action")
@@ -74,14 +79,21 @@ class Calls:
         """The call is over for us, whatever became of it."""
         self._open.pop(call_id, None)
 
-    def find(self, call_id: str) -> ToolCall | None:
-        """A call that has no result yet."""
-        return self._open.get(call_id)
+    def is_interrupted(self, call_id: str) -> bool:
+        """Whether a client has interrupted since the call was made."""
+        return call_id in self._interrupted
 
     @property
     def waiting(self) -> bool:
         """Whether calls of ours are held until somebody confirms them."""
         return any(self._is_held(call) for call in self._open.values())
+
+    def _interrupt(self, thread: Any) -> None:
+        """What was called for before, in one thread or in all, is called for no more."""
+        for call in list(self._open.values()):
+            if thread is None or (call.thread_id or self._primary_thread) == thread:
+                self._interrupted.add(call.id)
+                del self._open[call.id]
 
     def _note_call(self, event: Mapping[str, Any]) -> None:
         call_id, name = event.get("id"), event.get("name")

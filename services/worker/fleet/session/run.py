@@ -120,6 +120,8 @@ class SessionRun:
             text, is_error = OUTCOME_UNKNOWN, True
         else:
             await asyncio.to_thread(self._held.note_call, call.id)
+            if self._calls.is_interrupted(call.id):
+                return
             began = time.monotonic()
             text, is_error = await self._run_tool(call)
             outcome = "failed" if is_error else "completed"
@@ -136,17 +138,18 @@ class SessionRun:
 
     async def _run_tool(self, call: ToolCall) -> tuple[str, bool]:
         """Run it; cut off by an interrupt of the client and by the loss of the lease."""
-        before = self._calls.interrupts
         running = asyncio.create_task(self._sandbox.run_tool(call.name, call.input), name=f"{call.name} {call.id}")
         over = asyncio.create_task(self._lease.over.wait())
         try:
             while not running.done():
                 self._changed.clear()
+                if self._calls.is_interrupted(call.id):
+                    self._changed.set()
                 changed = asyncio.create_task(self._changed.wait())
                 waits = {running, changed} | ({over} if not over.done() else set())
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                 await settled(changed)
-                if self._lease.cuts or self._calls.interrupts != before or self._calls.ended:
+                if self._lease.cuts or self._calls.is_interrupted(call.id) or self._calls.ended:
                     self._sandbox.interrupt()
                     await asyncio.wait({running}, timeout=10.0)
                     break
