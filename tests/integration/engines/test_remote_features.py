@@ -248,3 +248,19 @@ async def test_a_vault_of_a_former_build_has_no_other_default(platform: World) -
     finally:
         await connection.close()
         await server.stop()
+
+
+async def test_guardrails_hold_for_what_is_said_to_the_agent_and_by_it(platform: World) -> None:
+    checks = {"input": {"deny_patterns": ["4711"]}, "output": {"deny_patterns": ["secret plan"]}}
+    async with http_agent(reply("Here is the secret plan."), reply("Hello.")) as agent, runner(platform):
+        session = await remote_session(platform, agent, guardrails=checks)
+        for text, code in (("what is 4711?", "input_pattern_denied"), ("tell me", "output_pattern_denied")):
+            seen = len(await platform.clients.log(session))
+            await platform.say(session, text)
+            log = (await platform.until_logged(session, "session.status_idle", 1 + bool(seen)))[seen:]
+            assert [event["error"]["type"] for event in of(log, "session.error")] == [code]
+            assert not of(log, "agent.message")
+        await platform.say(session, "and now?")
+        log = await platform.until_logged(session, "session.status_idle", 3)
+        assert [step["message"] for step in agent.steps] == ["tell me", "and now?"]
+        assert [text_of(event) for event in of(log, "agent.message")] == ["Hello."]

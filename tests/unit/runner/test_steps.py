@@ -139,3 +139,15 @@ def test_a_session_of_another_engine_has_no_steps() -> None:
     session.add("span.model_request_start", context_seq=1)
     session.add("span.model_request_end", model_request_start_id="e2", is_error=False)
     assert session.conversation.steps == Steps()
+
+
+def test_what_the_agent_remembers_for_itself_is_not_kept() -> None:
+    session = Session()
+    sizes = []
+    for _ in range(5):
+        for _ in range(20):
+            session.say()
+        session.step(ANSWERED, 3)
+        session.step(ANSWERED, 0)
+        sizes.append(session.conversation.size_bytes)
+    assert max(sizes) < 1.1 * sizes[0] and session.conversation.read_messages()[:-1] == []

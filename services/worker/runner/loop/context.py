@@ -186,6 +186,8 @@ class Conversation:
         del self._inputs[:count]
         if (number := fields.get("step")) is not None:
             self.steps.begin(number, calls, said)
+            # An outside agent remembers for itself what was said before.
+            self._sealed, self.size_bytes = [], 0
 
     def _on_request_end(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
         self.open_request = ""
