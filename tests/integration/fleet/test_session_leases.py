@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -203,7 +202,5 @@ async def test_a_session_that_another_worker_of_this_machine_is_at_is_handed_bac
 
 async def test_a_start_says_at_once_what_lies_there(tmp_path: Path, sessions: SessionServer) -> None:
     SessionFolders(tmp_path, "dead").hold("sess_1").abandon()
-    began = time.monotonic()
     async with fleet(sessions, tmp_path) as worker:
         await await_until(lambda: bool(worker.heard("a killed worker left")))
-    assert time.monotonic() - began < 10

@@ -20,7 +20,8 @@ async def test_work_is_begun_as_soon_as_it_is_there(tmp_path: Path, server: Work
         began = time.monotonic()
         item = server.put("read", {"path": "x"})
         await done(server, item)
-        assert time.monotonic() - began < 1.0
+        # Far less than the pause, and than the time for which the question is held.
+        assert time.monotonic() - began < 4.0
 
 
 async def test_a_platform_that_does_not_hold_is_asked_no_more_often_than_told(tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ async def test_once_takes_one_item_and_ends(tmp_path: Path, server: WorkServer) 
 
 async def test_once_with_nothing_to_do_ends_at_once(tmp_path: Path, server: WorkServer) -> None:
     async with fleet(server, tmp_path, once=True) as worker:
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(15):
             assert await worker.task == 0
     assert server.count("claim") == 1 and "wait_ms" not in server.calls[0][1]
 
@@ -124,7 +125,7 @@ async def test_a_stop_finishes_what_runs_and_takes_nothing_new(tmp_path: Path, s
 async def test_a_stop_does_not_wait_for_a_question_that_is_held(tmp_path: Path, server: WorkServer) -> None:
     async with fleet(server, tmp_path, wait_seconds=30.0) as worker:
         await await_until(lambda: server.count("claim") == 1)
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(15):
             assert await worker.stop() == 0
 
 
