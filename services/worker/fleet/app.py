@@ -91,6 +91,8 @@ async def work(
     except OSError as error:
         raise OptionUnusable(f"--ca-file: {options.ca_file} holds no certificates: {error}.") from None
     access = Access(key=key, proxy=proxy_for(options.url, environment), tls=tls)
+    # Who is told to ask seldom is connected for as long as it asks.
+    metrics.connected_seconds = max(metrics.connected_seconds, 3 * options.interval_seconds)
     server = await _metrics_server(options, metrics, reporter)
     try:
         async with Platform(options.url, access) as platform:

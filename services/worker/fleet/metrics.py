@@ -24,6 +24,7 @@ class Metrics:
         self.calls_failed = 0
         self.renewals_failed = 0
         self.heard_at: float | None = None
+        self.connected_seconds = CONNECTED_SECONDS
         self.began_at = time.time()
 
     def heard(self) -> None:
@@ -33,7 +34,7 @@ class Metrics:
     @property
     def connected(self) -> bool:
         """Whether the platform answered lately."""
-        return self.heard_at is not None and time.monotonic() - self.heard_at < CONNECTED_SECONDS
+        return self.heard_at is not None and time.monotonic() - self.heard_at < self.connected_seconds
 
     def ended(self, kind: str, outcome: str, seconds: float) -> None:
         """An item is over: `completed`, `failed`, `stopped`, `refused` or `lost`."""

@@ -58,7 +58,11 @@ async def test_a_lease_is_a_length_whatever_the_clocks_say(tmp_path: Path, serve
 
 async def test_a_long_item_is_renewed_as_often_as_told(tmp_path: Path, server: WorkServer) -> None:
     item = server.put("exec", {"command": "until [ -e go ]; do sleep 0.05; done"})
-    async with fleet(server, tmp_path, heartbeat_seconds=0.1):
+    async with fleet(server, tmp_path, heartbeat_seconds=0.1) as worker:
+        await await_until(lambda: server.count("heartbeat") >= 2)
+        # While it asks for nothing, its renewals say that it is connected.
+        worker.metrics.heard_at = None
+        await await_until(lambda: worker.metrics.connected)
         await await_until(lambda: server.count("heartbeat") >= 4)
         times = server.times["heartbeat"]
         assert sum(gaps(times)) >= 0.1 * (len(times) - 2)

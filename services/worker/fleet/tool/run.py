@@ -115,6 +115,7 @@ class ItemRun:
             await asyncio.sleep(self._heartbeat_seconds)
             try:
                 await self._queue.renew(self._item)
+                self._metrics.heard()
                 continue
             except Refused as refused:
                 self._metrics.renewals_failed += 1
@@ -135,6 +136,7 @@ class ItemRun:
         while True:
             try:
                 await self._queue.complete(self._item, result, failed=failed)
+                self._metrics.heard()
                 return True
             except Refused as refused:
                 if refused.status in (400, 413, 422) and not failed:
