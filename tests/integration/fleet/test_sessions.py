@@ -230,6 +230,15 @@ async def test_a_session_that_has_ended_is_not_served(tmp_path: Path, sessions: 
     assert sessions.count("events") == 0 and not session.results
 
 
+async def test_without_a_sandbox_there_are_no_limits_but_the_users(tmp_path: Path, sessions: SessionServer) -> None:
+    session = sessions.session()
+    call = session.call("bash", {"command": "ulimit -t; ulimit -f; ulimit -v"})
+    sessions.queue(session)
+    async with fleet(sessions, tmp_path):
+        (text,) = await answered(session, call)
+    assert all(each == "unlimited" or int(each) >= 2**31 for each in text.split()), text
+
+
 # Skills.
 
 
