@@ -19,6 +19,9 @@ from services.vault.domain.faults import Faults, joined
 DEFAULT_MAX_STEPS, LONGEST_MAX_STEPS = 25, 1000
 # Ten years: whoever wants to wait longer sets no bound.
 LONGEST_WAIT_SECONDS = 315_360_000
+NO_DEFAULT_FOR_WORKERS = (
+    "workers serve environments of their own: create one with hosting_type self_hosted, and name it in sessions"
+)
 NO_CHOICE = "an installation always keeps files"
 NO_MEMORY = "no memory is part of this build"
 NO_SQLITE = "the platform keeps its state in PostgreSQL"
@@ -184,7 +187,7 @@ ADAPTERS: Mapping[str, tuple[Adapter, ...]] = MappingProxyType(
             Adapter("local", "On the runner's host"),
             Adapter("docker", "Docker", "no provider for Docker is part of this build"),
             Adapter("kubernetes", "Kubernetes", "no provider for Kubernetes is part of this build"),
-            Adapter("self_hosted", "Outside workers", "workers serve environments of their own: create one with hosting_type self_hosted, and name it in sessions"),
+            Adapter("self_hosted", "Outside workers", NO_DEFAULT_FOR_WORKERS),
             Adapter("remote", "Remote worker API", "no provider for remote workers is part of this build"),
         ),
     }
