@@ -50,23 +50,27 @@ def check(agent: HttpAgent, told: Remembering, log: list[dict[str, Any]]) -> Non
     assert {event["model_request_start_id"] for event in of(log, "span.model_request_end")} == starts
 
 
-@pytest.mark.parametrize(
-    ("point", "repeated"),
-    [
-        # Logged and not posted.
-        ("runner.step.before_post=kill", {1: 1}),
-        # Posted, answered, and the answer not logged.
-        ("runner.step.answered=kill", {1: 2}),
-        ("runner.step.answered=kill@2", {2: 2}),
-        # While a call runs.
-        ("runner.tool.running=kill@2", {}),
-        # Before the answer of the first step is stored, the step itself being.
-        ("runner.before_append=kill@2", {1: 2}),
-    ],
-)
-async def test_a_killed_runner_leaves_its_step_to_the_next(
-    platform: World, point: str, repeated: dict[int, int]
-) -> None:
+# Where a runner dies, and which steps are posted again for it.
+DEATHS: list[tuple[str, dict[int, int]]] = [
+    # Logged and not posted.
+    ("runner.step.before_post=kill", {}),
+    # Posted, answered, and the answer not logged.
+    ("runner.step.answered=kill", {1: 2}),
+    ("runner.step.answered=kill@2", {2: 2}),
+    # While a call runs.
+    ("runner.tool.running=kill@2", {}),
+    # Before the answer of the first step is stored, the step itself being.
+    ("runner.before_append=kill@2", {1: 2}),
+]
+
+
+@pytest.mark.slow
+async def test_a_killed_runner_leaves_its_step_to_the_next(platform: World) -> None:
+    for point, repeated in DEATHS:
+        await _check_death(platform, point, repeated)
+
+
+async def _check_death(platform: World, point: str, repeated: dict[int, int]) -> None:
     told = Remembering()
     async with http_agent(plan=told) as agent:
         session = await remote_session(platform, agent, TOOLSET)
@@ -78,7 +82,7 @@ async def test_a_killed_runner_leaves_its_step_to_the_next(
         async with runner(platform, None, PlayedSandboxes(), lease_seconds=LEASE_SECONDS):
             log = await platform.until(session, seconds=15)
         check(agent, told, log)
-        assert told.times == {1: 1, 2: 1, 3: 1} | repeated
+        assert told.times == {1: 1, 2: 1, 3: 1} | repeated, point
         assert told.asked[1]["message"] == "run it" and told.asked[3]["message"] == "and this"
         results = told.asked[2]["tool_results"]
         assert [each["id"] for each in results] == ["c1", "c2"]

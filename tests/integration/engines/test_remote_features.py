@@ -96,6 +96,28 @@ def frozen_on(session: sessions_pb2.Session) -> tuple[str, Any]:
     return session.loop_engine, orjson.loads(session.loop_engine_options_json or b"null")
 
 
+REFUSALS: list[tuple[dict[str, Any], str, str]] = [
+    ({"loop_engine": "pi"}, "LOOP_ENGINE_NOT_SUPPORTED", "loop_engine"),
+    ({"loop_engine": "x"}, "LOOP_ENGINE_INVALID", "loop_engine"),
+    ({"loop_engine": "http"}, "INVALID_REQUEST", "loop_engine_options.url"),
+    (
+        {"loop_engine": {"provider": "http", "options": {"url": "x"}}},
+        "INVALID_REQUEST",
+        "loop_engine.options.url",
+    ),
+    (
+        {"loop_engine": "http", "loop_engine_options": {"url": URL}, "budget": LIMIT},
+        "BUDGET_MODEL_WITHOUT_LIST_PRICE",
+        "budget",
+    ),
+    (
+        {"loop_engine": "http", "loop_engine_options": {"url": URL}, "budget": {"type": "limit"}},
+        "BUDGET_INVALID_SHAPE",
+        "budget",
+    ),
+]
+
+
 class TestChoice:
     async def test_the_session_before_its_agent(self, platform: World) -> None:
         chosen = {"loop_engine": "http", "loop_engine_options": {"url": URL, "max_rounds": 3}}
@@ -122,35 +144,11 @@ class TestChoice:
         update = agents_pb2.UpdateAgentRequest(agent_id=session.agent.id, patch_json=patch)
         assert (await platform.clients.agents.UpdateAgent(update)).agent.version == 1
 
-    @pytest.mark.parametrize(
-        ("fields", "reason", "field"),
-        [
-            ({"loop_engine": "pi"}, "LOOP_ENGINE_NOT_SUPPORTED", "loop_engine"),
-            ({"loop_engine": "x"}, "LOOP_ENGINE_INVALID", "loop_engine"),
-            ({"loop_engine": "http"}, "INVALID_REQUEST", "loop_engine_options.url"),
-            (
-                {"loop_engine": {"provider": "http", "options": {"url": "x"}}},
-                "INVALID_REQUEST",
-                "loop_engine.options.url",
-            ),
-            (
-                {"loop_engine": "http", "loop_engine_options": {"url": URL}, "budget": LIMIT},
-                "BUDGET_MODEL_WITHOUT_LIST_PRICE",
-                "budget",
-            ),
-            (
-                {"loop_engine": "http", "loop_engine_options": {"url": URL}, "budget": {"type": "limit"}},
-                "BUDGET_INVALID_SHAPE",
-                "budget",
-            ),
-        ],
-    )
-    async def test_refusals_leave_nothing_behind(
-        self, platform: World, fields: dict[str, Any], reason: str, field: str
-    ) -> None:
-        with pytest.raises(DomainError) as caught:
-            await made(platform, **fields)
-        assert (caught.value.reason, caught.value.field) == (reason, field)
+    async def test_refusals_leave_nothing_behind(self, platform: World) -> None:
+        for fields, reason, field in REFUSALS:
+            with pytest.raises(DomainError) as caught:
+                await made(platform, **fields)
+            assert (caught.value.reason, caught.value.field) == (reason, field)
         listed = await platform.clients.sessions.ListSessions(sessions_pb2.ListSessionsRequest(page={"limit": 10}))
         assert not listed.sessions
 

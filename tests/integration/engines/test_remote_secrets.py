@@ -50,23 +50,23 @@ async def test_a_header_is_filled_in_for_the_host_that_the_credential_is_for(pla
     assert orjson.loads(shown.session.loop_engine_options_json)["headers"] == HEADERS
 
 
-@pytest.mark.parametrize(
-    ("vault", "session"),
-    [
-        pytest.param(Vault(), VAULTS, id="no-credential"),
-        pytest.param(Vault(variable("AGENT_TOKEN", VALUE, "api.example")), VAULTS, id="another-host"),
-        pytest.param(Vault(variable("AGENT_TOKEN", VALUE, in_headers=False)), VAULTS, id="not-in-headers"),
-        pytest.param(Vault(variable("AGENT_TOKEN", VALUE)), {}, id="no-vaults"),
-        pytest.param(Vault(variable("AGENT_TOKEN", f"{VALUE}\r\nX-More: 1")), VAULTS, id="no-header-value"),
-    ],
-)
-async def test_a_header_that_can_not_be_filled_in_is_an_error_and_nothing_is_sent(
-    platform: World, vault: Vault, session: Any
-) -> None:
-    agent, log, _ = await turn(platform, vault, reply("Hi."), session=session)
-    (error,) = of(log, "session.error")
-    assert "was not asked" in error["error"]["message"]
-    assert agent.steps == [] and VALUE not in str(log) and "step_outcome" not in of(log, "span.model_request_end")[0]
+NOT_FILLED_IN: list[tuple[Vault, dict[str, Any]]] = [
+    (Vault(), VAULTS),
+    # For another host, not for headers, of a session without vaults, and no value that a header can have.
+    (Vault(variable("AGENT_TOKEN", VALUE, "api.example")), VAULTS),
+    (Vault(variable("AGENT_TOKEN", VALUE, in_headers=False)), VAULTS),
+    (Vault(variable("AGENT_TOKEN", VALUE)), {}),
+    (Vault(variable("AGENT_TOKEN", f"{VALUE}\r\nX-More: 1")), VAULTS),
+]
+
+
+async def test_a_header_that_can_not_be_filled_in_is_an_error_and_nothing_is_sent(platform: World) -> None:
+    for vault, session in NOT_FILLED_IN:
+        agent, log, _ = await turn(platform, vault, reply("Hi."), session=session)
+        (error,) = of(log, "session.error")
+        assert "was not asked" in error["error"]["message"]
+        assert agent.steps == [] and VALUE not in str(log)
+        assert "step_outcome" not in of(log, "span.model_request_end")[0]
 
 
 async def test_a_vault_that_is_away_is_told_and_the_step_is_made_later(platform: World) -> None:
@@ -84,14 +84,12 @@ async def test_a_vault_that_is_away_is_told_and_the_step_is_made_later(platform:
         assert [step["message"] for step in agent.steps] == ["one", "two"]
 
 
-@pytest.mark.parametrize("tools", [(), (TOOLSET,)])
-async def test_what_an_agent_repeats_of_its_secret_is_seen_nowhere(platform: World, tools: Any) -> None:
+async def test_what_an_agent_repeats_of_its_secret_is_seen_nowhere(platform: World) -> None:
     vault = Vault(variable("AGENT_TOKEN", VALUE))
-    answers = [calls(("c1", "bash", {"command": f"echo {VALUE}"}))] if tools else []
-    _, log, _ = await turn(platform, vault, *answers, reply(f"You sent {VALUE}."), tools=tools)
+    asked = calls(("c1", "bash", {"command": f"echo {VALUE}"}))
+    _, log, _ = await turn(platform, vault, asked, reply(f"You sent {VALUE}."), tools=(TOOLSET,))
     assert VALUE not in str(log) and "[secret AGENT_TOKEN removed]" in text_of(of(log, "agent.message")[0])
-    if tools:
-        assert "removed" in of(log, "agent.tool_use")[0]["input"]["command"]
+    assert "removed" in of(log, "agent.tool_use")[0]["input"]["command"]
 
 
 async def test_an_error_that_repeats_the_secret_is_told_without_it(platform: World) -> None:

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from services.worker.tools import ToolOutcome
 from tests.integration.engines.sessions import remote_session, runner
 from tests.integration.runner.harness import World, of, text_of, types
@@ -116,23 +114,23 @@ async def test_a_custom_tool_waits_for_the_client_and_its_json_goes_on_as_what_i
         ]
 
 
-@pytest.mark.parametrize("decision", ["allow", "deny"])
-async def test_a_call_waits_for_its_confirmation(platform: World, decision: str) -> None:
+async def test_a_call_waits_for_its_confirmation(platform: World) -> None:
     sandboxes = PlayedSandboxes()
-    asked = calls(("c1", "bash", {"command": "ls"}))
+    asked = calls(("c1", "bash", {"command": "ls"}), ("c2", "bash", {"command": "rm x"}))
     async with http_agent(asked, reply("Done.")) as agent, runner(platform, None, sandboxes):
         session = await remote_session(platform, agent, ASKING)
         await platform.say(session, "go")
         log = await platform.until(session, "requires_action")
-        assert sandboxes.calls == [] and of(log, "agent.tool_use")[0]["evaluated_permission"] == "ask"
-        event = {"type": "user.tool_confirmation", "tool_use_id": of(log, "agent.tool_use")[0]["id"]}
-        more = {"deny_message": "not today"} if decision == "deny" else {}
-        await platform.clients.send(session, event | {"result": decision} | more)
+        first, second = of(log, "agent.tool_use")
+        assert sandboxes.calls == [] and first["evaluated_permission"] == "ask"
+        allow = {"type": "user.tool_confirmation", "tool_use_id": first["id"], "result": "allow"}
+        deny = {"type": "user.tool_confirmation", "tool_use_id": second["id"], "result": "deny"}
+        await platform.clients.send(session, allow, deny | {"deny_message": "not today"})
         await platform.until(session)
-        (result,) = agent.steps[1]["tool_results"]
-        assert result["ok"] is (decision == "allow")
-        assert len(sandboxes.calls) == (decision == "allow")
-        assert decision == "allow" or "not today" in result["error"]
+        allowed, denied = agent.steps[1]["tool_results"]
+        assert allowed == {"id": "c1", "ok": True, "result": "ran bash"}
+        assert denied["ok"] is False and "not today" in denied["error"]
+        assert sandboxes.calls == [("bash", {"command": "ls"})]
 
 
 class TestRounds:
