@@ -137,7 +137,7 @@ def _serve_sessions(server: Server, operations: Operations, sessions: SessionsHa
     server.add(add_EventsServiceServicer_to_server, events)
     server.add(add_SessionStatesServiceServicer_to_server, SessionStatesHandler(operations.database))
     server.add(add_DutiesServiceServicer_to_server, DutiesHandlers(operations))
-    server.add(add_SessionGatewayServiceServicer_to_server, GatewayHandlers(operations, sessions))
+    server.add(add_SessionGatewayServiceServicer_to_server, GatewayHandlers(operations, sessions, events))
     server.add(add_StepsServiceServicer_to_server, StepsHandlers(operations, sessions, events))
 
 

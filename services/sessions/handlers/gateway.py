@@ -7,6 +7,7 @@ transaction, so of two equal requests at one instant one starts the run and the 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -42,8 +43,8 @@ from services.sessions.domain.session import NewSession
 from services.sessions.domain.session_errors import InvalidRequest
 from services.sessions.domain.session_state import SessionState, Status
 from services.sessions.domain.thread_state import client_ids
-from services.sessions.domain.threads import concern
 from services.sessions.handlers.definitions import can_be_session, can_exist, once
+from services.sessions.handlers.events import EventsHandlers
 from services.sessions.handlers.publications import Publications, published_version
 from services.sessions.handlers.sessions import SessionsHandlers
 from services.sessions.operations.core import Operations, Unit, new_event_id, not_found
@@ -58,10 +59,11 @@ MAX_TICKET_SECONDS = 3600
 class GatewayHandlers(Publications, SessionGatewayServiceServicer):
     """The rpcs about sessions and runs; those about publications are `handlers/publications.py`."""
 
-    def __init__(self, operations: Operations, sessions: SessionsHandlers) -> None:
+    def __init__(self, operations: Operations, sessions: SessionsHandlers, events: EventsHandlers) -> None:
         super().__init__(operations.database, operations.clock)
         self._operations = operations
         self._sessions = sessions
+        self._events = events
 
     async def StartRun(self, request: pb.StartRunRequest, context: Any) -> pb.StartRunResponse:
         """A run of a new session, or the next one of a session that is at rest."""
@@ -98,7 +100,7 @@ class GatewayHandlers(Publications, SessionGatewayServiceServicer):
                 state = await unit.lock(request.session_id)
                 named = [each.request_id for each in answers if is_id("sevt", each.request_id)]
                 kinds = {each.id: each.type for each in await LogStore(unit.tx).by_ids(state.id, named)}
-                moved = await self._append(unit, state, answering_events(answers, kinds, client_ids(state)))
+                moved = await self._events.append_in(unit, state, answering_events(answers, kinds, client_ids(state)))
                 return pb.AnswerInputResponse(first_seq=moved.client_events[0].seq)
 
             return await once(unit.tx, request.idempotency, pb.AnswerInputResponse, answer)
@@ -113,7 +115,7 @@ class GatewayHandlers(Publications, SessionGatewayServiceServicer):
             if request.run_id:
                 active = not await _is_over(unit.tx, session_id, request.run_id) and active
             if active and not state.interrupt_seq:
-                await self._append(unit, state, [ClientEvent(USER_INTERRUPT, {})])
+                await self._events.append_in(unit, state, [ClientEvent(USER_INTERRUPT, {})])
             return pb.CancelRunResponse(session_id=session_id, was_active=active)
 
     async def OpenSession(self, request: pb.OpenSessionRequest, context: Any) -> pb.OpenSessionResponse:
@@ -165,7 +167,7 @@ class GatewayHandlers(Publications, SessionGatewayServiceServicer):
         caller = request.caller
         row = GatewaySessionRow(caller.agent_id, caller.preview, caller.owner, unit.now)
         await GatewayStore(unit.tx).insert_session(state.id, row)
-        moved = await unit.append_client_events(state, events)
+        moved = await self._events.append_in(unit, state, events)
         return await _started(unit, caller, moved, admitted.record(moved.state))
 
     async def _go_on(
@@ -184,7 +186,7 @@ class GatewayHandlers(Publications, SessionGatewayServiceServicer):
         if record.row.agent_version != new.agent.version:
             state = await self._follow_version(unit, state, new)
             record = await _record(unit.tx, session_id)
-        return await _started(unit, request.caller, await self._append(unit, state, events), record)
+        return await _started(unit, request.caller, await self._events.append_in(unit, state, events), record)
 
     async def _follow_version(self, unit: Unit, state: SessionState, new: NewSession) -> SessionState:
         """The session with the version that it runs from now on, told in its log."""
@@ -195,14 +197,9 @@ class GatewayHandlers(Publications, SessionGatewayServiceServicer):
         shown = {name: value for name, value in document.items() if name != "metadata"}
         model = without_effort(orjson.loads(admitted.saved.model))
         identity = {"type": "agent", "id": row.agent_id, "version": row.agent_version}
-        state.agent_name = row.agent_name
+        state = replace(state, agent_name=row.agent_name)
         told = {"agent": identity | shown | {"model": model}}
         return (await unit.apply(turn.tell_update(state, told, unit.now, new_event_id))).state
-
-    async def _append(self, unit: Unit, state: SessionState, events: list[ClientEvent]) -> Moved:
-        if concern(state, events):
-            return await self._operations.threads.append_client_events(unit, state, events, traceparent())
-        return await unit.append_client_events(state, events)
 
 
 @contextmanager

@@ -383,7 +383,11 @@ async def test_of_two_messages_at_one_instant_one_starts_a_run(here: Gate) -> No
     await here.says()
     session_id = (await asked).events[0]["sessionId"]
     both = [here.begin(f"Message {number}.", session_id) for number in range(2)]
-    await here.says()
+    grant = await here.granted()
+    # The refusal comes while the other one runs.
+    (refused,), _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    assert refused.result().code == (409, "turn_active")
+    await here.says(grant=grant)
     told = await asyncio.gather(*both)
     assert sorted(each.status for each in told) == [200, 409]
 
