@@ -1,4 +1,4 @@
-"""The engine that settings choose: told to the sessions service alone, its secret headers sealed beside the document."""
+"""The engine that settings choose: told to the sessions service alone, with its secret headers sealed."""
 
 from __future__ import annotations
 
