@@ -126,7 +126,7 @@ def _responses(operation: Operation, references: dict[Any, Any]) -> dict[str, An
         content["text/event-stream"] = {"schema": {"type": "string", "description": "Server-sent events."}}
     headers = {"request-id": {"$ref": "#/components/headers/request-id"}}
     responses: dict[str, Any] = {
-        str(status): {"description": "Done.", "headers": headers, "content": content}
+        str(status): {"description": "Done.", "headers": headers, "content": {} if status == 204 else content}
         for status in (operation.status, *operation.other_statuses)
     }
     for status in _possible_errors(operation):
