@@ -1,4 +1,4 @@
-"""Whoever is killed, a client of the session gateway is told one story: each index once, the same at every reconnect."""
+"""Whoever is killed, a client of the session gateway is told one story: each index once, the same at each reconnect."""
 
 from __future__ import annotations
 
