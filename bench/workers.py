@@ -30,7 +30,8 @@ _POLL = [sys.executable, "-c", "from cli.main import main; main()", "worker", "p
 _WORKERS = 16
 _CYCLES = 4000
 _IDLE_WORKERS = 2000
-_IDLE_SECONDS = 15.0
+# For so long a claim is held open, so in this time each idle worker comes once.
+_ROUND_SECONDS = 30.0
 _RESULT = {"stdout": "hi\n", "stderr": "", "exitCode": 0, "timedOut": False}
 
 
@@ -144,14 +145,18 @@ async def _idle(client: Client, platform: Platform, environment: str, key: str, 
     resting = await _cpu_share(platform)
     callers = [await Caller.to(platform.port, key) for _ in range(number)]
 
-    async def wait(caller: Caller, name: str) -> None:
+    async def wait(caller: Caller, at: int) -> None:
+        # One after another, as workers come that nobody started together.
+        await asyncio.sleep(_ROUND_SECONDS * at / number)
+        body = {"worker_id": f"idle-{at}", "environment_id": environment, "wait_ms": int(_ROUND_SECONDS * 1000)}
         while True:
-            await caller.post("claim", {"worker_id": name, "environment_id": environment, "wait_ms": 30_000})
+            await caller.post("claim", body)
 
-    waiting = [asyncio.create_task(wait(caller, f"idle-{at}")) for at, caller in enumerate(callers)]
-    # One round, so that they come again one by one as they came first.
-    await asyncio.sleep(30 * scale)
+    waiting = [asyncio.create_task(wait(caller, at)) for at, caller in enumerate(callers)]
+    await asyncio.sleep(_ROUND_SECONDS + 1)
     busy = await _cpu_share(platform)
+    if failed := [task.exception() for task in waiting if task.done()]:
+        raise RuntimeError(f"{len(failed)} idle workers were sent away") from failed[0]
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
@@ -163,8 +168,8 @@ async def _idle(client: Client, platform: Platform, environment: str, key: str, 
 async def _cpu_share(platform: Platform) -> float:
     await platform.settle()
     before = platform.cpu().total()
-    await asyncio.sleep(_IDLE_SECONDS)
-    return (platform.cpu().total() - before) / _IDLE_SECONDS
+    await asyncio.sleep(_ROUND_SECONDS)
+    return (platform.cpu().total() - before) / _ROUND_SECONDS
 
 
 def _allow_files(number: int) -> None:
