@@ -179,11 +179,17 @@ async def test_a_filter_lets_through_what_it_names_and_nothing_else(ground: Queu
 async def test_every_item_goes_to_one_worker_however_many_ask(ground: Queue) -> None:
     replicas = [await ground.replica(), await ground.replica()]
     claims = [
-        asyncio.create_task(replicas[n % 2].claim(f"w{n}", environment_id="env_1", wait_seconds=4)) for n in range(50)
+        asyncio.create_task(replicas[n % 2].claim(f"w{n}", environment_id="env_1", wait_seconds=30)) for n in range(50)
     ]
     runs = [replicas[n % 2].run(f"work_{n:02}", session_id=f"sess_{n % 3}") for n in range(20)]
 
-    got = [item for item in await asyncio.gather(*claims) if item is not None]
+    await await_until(lambda: sum(claim.done() for claim in claims) == 20)
+    got = [item for claim in claims if claim.done() and (item := claim.result()) is not None]
+    # Nothing is left for those who still wait.
+    assert await replicas[0].claim("w99", environment_id="env_1") is None
+    assert sum(claim.done() for claim in claims) == 20
+    for claim in claims:
+        claim.cancel()
     assert Counter(item.id for item in got) == Counter(f"work_{n:02}" for n in range(20))
     assert len({item.claimed_by for item in got}) == 20
     for n, item in enumerate(got):
