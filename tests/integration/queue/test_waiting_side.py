@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from nats.js.errors import BadRequestError
 
+from kit import failpoints
 from kit.errors import Aborted, DomainError, Unavailable
 from kit.nats import Nats
 from kit.testing import await_until
@@ -287,3 +288,23 @@ async def test_nobody_asks_the_database_while_workers_wait_in_vain(ground: Queue
     assert replica.database.asked == asked
     for claim in first:
         claim.cancel()
+
+
+async def test_a_report_is_stored_or_not_and_its_repeat_is_answered_alike(ground: Queue) -> None:
+    replica = await ground.replica()
+    running = replica.run("work_1")
+    assert await replica.claim("w1", wait_seconds=10)
+    try:
+        failpoints.arm("queue.save.before_commit=raise@1")
+        with pytest.raises(DomainError):
+            await replica.complete("work_1", result=1)
+        assert (await ended_as(replica, "work_1"))[0] == "claimed"
+        # It is stored, and neither the worker nor the waiting side was told so.
+        failpoints.arm("queue.save.after_commit=raise@1")
+        with pytest.raises(DomainError):
+            await replica.complete("work_1", result=2)
+        assert (await ended_as(replica, "work_1"))[0] == "completed"
+    finally:
+        failpoints.arm("")
+    await replica.complete("work_1", result=3)
+    assert (await running).result_json == b"2"
