@@ -132,6 +132,18 @@ async def test_a_claim_that_lapsed_unaccepted_goes_to_another_worker_and_its_hol
     assert (await running).result_json == b"2"
 
 
+async def test_a_worker_that_only_polls_gets_what_lapsed_too(ground: Queue) -> None:
+    replica = await ground.replica(work_lease_seconds=0.2)
+    running = replica.run("work_1")
+    assert await replica.claim("gone", wait_seconds=10)
+
+    async def comes_back() -> bool:
+        return await replica.claim("w2", environment_id="env_1") is not None
+
+    await await_until(comes_back)
+    running.cancel()
+
+
 async def test_the_lease_must_be_live_for_an_acceptance_and_not_for_a_renewal(ground: Queue) -> None:
     # Nobody else asks, so nobody takes it over.
     replica = await ground.replica(work_lease_seconds=1.5)

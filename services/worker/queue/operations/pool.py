@@ -8,7 +8,7 @@ them without a statement, and what a lost hint hides is found by the sweep.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kit.postgres import Database
@@ -44,7 +44,10 @@ class Pool:
         self._filled: dict[str, dict[str, None]] = {}
         # When all environments of a workspace were last looked for, and when a session's lane was read.
         self._listed_at: dict[str, float] = {}
+        # Makes claims that lapsed pending again; whoever only polls leaves no time for a sweep.
+        self.lapse: Callable[[], Awaitable[None]] = _nothing
         self._lanes_read_at: dict[tuple[str, str], float] = {}
+        self._lapsed_at = float("-inf")
 
     def add(self, item: Item, *, wanted: bool) -> None:
         """An item became pending. `wanted` tells whether somebody waits for any environment's."""
@@ -106,6 +109,9 @@ class Pool:
     async def read(self, workspace_id: str, scopes: Iterable[tuple[str, str]]) -> None:
         """Reads what is not known well enough to answer claims of these scopes."""
         now = time.monotonic()
+        if now - self._lapsed_at > FRESH_SECONDS:
+            self._lapsed_at = now
+            await self.lapse()
         environments: dict[str, None] = {}
         sessions: dict[str, None] = {}
         for environment_id, session_id in scopes:
@@ -199,3 +205,7 @@ class Pool:
         for times in (self._listed_at, self._lanes_read_at):
             for old in [each for each, at in times.items() if now - at > KEEP_SECONDS]:
                 del times[old]  # type: ignore[arg-type]
+
+
+async def _nothing() -> None:
+    """There is nothing to be done before a reading."""

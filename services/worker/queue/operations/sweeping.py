@@ -54,6 +54,7 @@ class Sweeping:
         self._desk = desk
         self._room = room
         self._pool = pool
+        pool.lapse = self.lapse
         self._matching = matching
         self._intake = intake
         self._waits = waits
@@ -81,9 +82,7 @@ class Sweeping:
     async def look(self) -> None:
         """For those who wait here: claims that lapsed, items and ends that no hint told of."""
         if workspaces := self._room.workspaces():
-            async with self._database.platform_read() as tx:
-                lapsed = await PendingStore(tx).lapsed(AT_ONCE)
-            await self._decide(lapsed, rules.lapse)
+            await self.lapse()
             await self._look_for_items(workspaces)
         if waited_for := self._waits.item_ids:
             async with self._database.platform_read() as tx:
@@ -93,6 +92,12 @@ class Sweeping:
             await self._decide(silent, self._waits.expire)
             if ended:
                 self._waits.tell(await self._intake.read(ended))
+
+    async def lapse(self) -> None:
+        """Claims that nobody accepted in time are for others to take."""
+        async with self._database.platform_read() as tx:
+            lapsed = await PendingStore(tx).lapsed(AT_ONCE)
+        await self._decide(lapsed, rules.lapse)
 
     async def hear_ended(self, item_id: str) -> None:
         """Another replica ended an item that may be waited for here."""
