@@ -25,7 +25,8 @@ def load(folder: Path) -> Domain:
     """The domain in a folder. UnusableDomain tells everything that is wrong with it."""
     if not folder.is_dir():
         raise Unusable(f"There is no folder {folder}. A domain is a folder with a {DOMAIN_FILE}.")
-    if not (folder / DOMAIN_FILE).exists():
+    # A pipe would be waited for, for ever.
+    if not (folder / DOMAIN_FILE).is_file():
         raise Unusable(
             f"{folder} has no {DOMAIN_FILE}, so it is no domain. `managed-agents rehearse --new {folder}` makes one."
         )

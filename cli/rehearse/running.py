@@ -105,12 +105,14 @@ class _Terminal(Console):
 
 
 def _print(told: Mapping[str, Any], *, quiet: bool) -> None:
-    """Whoever reads our output may have seen enough; files and exit code are not theirs to lose."""
+    """Whoever reads our output may have seen enough, or have no room; files and exit code are not theirs to lose."""
     try:
         print_report(_Terminal(highlight=False, soft_wrap=True), told, quiet=quiet)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            print(f"managed-agents: the report can't be shown: {error.strerror}.", file=sys.stderr)
 
 
 def new_run_id(now: datetime.datetime) -> str:
@@ -158,7 +160,7 @@ def _check_url(option: str, url: str) -> None:
     except ValueError:
         sound = False
         parts = urlsplit("")
-    if not sound:
+    if not sound or any(each.isspace() for each in url):
         raise Unusable(f"{option} {url} is no URL such as http://localhost:8787/step.")
     if parts.username is not None or parts.password is not None:
         raise Unusable(f"{option} has a password in its URL, where others can see it; use --header with a variable.")
@@ -168,10 +170,19 @@ def _check_files(wanted: Wanted) -> None:
     """Files that can't be written are told before anything is played."""
     files = [file.resolve() for file in (wanted.json_file, wanted.junit_file) if file]
     for file in files:
-        if (file.exists() and not file.is_file()) or not os.access(file.parent, os.W_OK | os.X_OK):
+        if (file.exists() and not file.is_file()) or not _takes_files(file.parent):
             raise Unusable(f"{file} can't be written: name a file in a folder that exists and may be written to.")
     if len(set(files)) < len(files):
         raise Unusable(f"--json and --junit both name {files[0]}.")
+
+
+def _takes_files(folder: Path) -> bool:
+    """Found out by trying: permissions say nothing about what is mounted read-only, or is no real folder."""
+    try:
+        tempfile.TemporaryDirectory(dir=folder, prefix=".rehearsal.").cleanup()
+    except OSError:
+        return False
+    return True
 
 
 def _write(file: Path, content: bytes) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import IO
 
 import pytest
 from click.testing import Result
@@ -24,14 +25,14 @@ def _rehearse(*arguments: str | Path) -> Result:
     return RUN.invoke(app, ["rehearse", *map(str, arguments)])
 
 
-def _program(*arguments: str | Path) -> subprocess.Popen[str]:
+def _program(*arguments: str | Path, stdout: IO[str] | int = subprocess.PIPE) -> subprocess.Popen[str]:
     """The same as a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-c", "from cli.main import main; main()", "rehearse", *map(str, arguments)],
         cwd=ROOT,
         env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -96,6 +97,20 @@ def test_a_reader_that_has_seen_enough_loses_neither_file_nor_exit_code(tmp_path
     assert json.loads(file.read_text())["failed"] == 0
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs an output without room")
+def test_output_without_room_loses_neither_file_nor_exit_code(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    with (
+        open("/dev/full", "w") as full,
+        example_agent("hotel-desk", "agent") as url,
+        _program(EXAMPLES / "hotel-desk", "--agent", url, "--json", file, stdout=full) as done,
+    ):
+        assert done.stderr is not None
+        assert done.stderr.read() == "managed-agents: the report can't be shown: No space left on device.\n"
+        assert done.wait(60) == 0
+    assert json.loads(file.read_text())["failed"] == 0
+
+
 def test_ctrl_c_ends_a_run_that_waits(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/step"
@@ -145,12 +160,14 @@ def test_a_new_domain_can_be_checked(tmp_path: Path) -> None:
         (("--agent", "localhost:8787/step"), "is neither the id of an agent (agent_…) nor a URL"),
         (("--agent", "http://"), "is no URL such as"),
         (("--agent", "http://a:99999/step"), "is no URL such as"),
+        (("--agent", "http://a b/step"), "is no URL such as"),
         (("--agent", "http://me:secret@a/step"), "has a password in its URL"),
         (("--agent", "http://a/step", "--task", "taek"), 'unknown task "taek", did you mean "take"?'),
         (("--agent", "http://a/step", "--header", "authorization=abc"), "looks like a secret"),
         (("--agent", "http://a/step", "--json", "/nowhere/report.json"), "can't be written"),
         (("--agent", "http://a/step", "--junit", "/"), "can't be written"),
         (("--agent", "http://a/step", "--json", "/dev/null"), "can't be written"),
+        (("--agent", "http://a/step", "--json", "/proc/report.json"), "can't be written"),
         (("--agent", "http://a/step", "--json", "/tmp/one", "--junit", "/tmp/../tmp/one"), "both name /tmp/one"),
         (("--agent", "agent_1", "--header", "x-a=1"), "--header is for an agent by its URL"),
         (("--agent", "agent_1", "--base-url", "nowhere"), "--base-url nowhere is no URL"),

@@ -1,5 +1,6 @@
 """Proves that whatever is wrong with a domain is told with file, line and what is accepted; and all of it at once."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -227,6 +228,9 @@ def test_a_folder_that_is_no_domain_is_told(tmp_path: Path) -> None:
         load(tmp_path)
     with pytest.raises(Unusable, match="There is no folder"):
         load(tmp_path / "gone")
+    os.mkfifo(tmp_path / "domain.yaml")
+    with pytest.raises(Unusable, match=r"has no domain\.yaml"):
+        load(tmp_path)
 
 
 def test_a_new_domain_is_sound_and_never_overwrites(tmp_path: Path) -> None:
