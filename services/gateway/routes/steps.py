@@ -13,7 +13,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from kit import failpoints
-from kit.errors import Aborted, DeadlineExceeded, DomainError, Unavailable, WriteConflict
+from kit.errors import Aborted, DeadlineExceeded, DomainError, NotFound, Unavailable, WriteConflict
 from managed_agents.sessions.v1.steps_pb2 import TakeStepRequest, TakeStepResponse
 
 from ..errors import InvalidCredential, InvalidRequest
@@ -21,6 +21,7 @@ from ..operation import Call, Operation
 from ..operation.body import ClientGone
 from ..operation.call import KEY_HEADER, MAX_KEY_LENGTH
 from ..operation.dispatch import send_json
+from ..render.steps import SessionEnded
 from ..schemas.steps import StepAnswer, StepTake
 from ..streams import Hub, LogWait, StepWait, TurnWait, while_there
 from ..streams.line import Line
@@ -155,7 +156,14 @@ class _Step:
         self._wait = wait
         if self._left is not None:
             raise self._left
-        if not await wait.until_over(self._call, self._hub):
+        try:
+            over = await wait.until_over(self._call, self._hub)
+        except NotFound:
+            # The log went with the session, and with it the answer.
+            raise SessionEnded(
+                f"Session {taken.session_id} was deleted, and its conversation takes no further step."
+            ) from None
+        if not over:
             raise self._unanswered(wait, taken.session_id)
         return taken, wait
 
