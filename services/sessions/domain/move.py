@@ -82,7 +82,9 @@ class Move:
         """The result. The state is not to be touched any more."""
         self.write_running()
         self.state.updated_at = self.now
-        parked = self.state.status is Status.REQUIRES_ACTION and not self.state.root_id and bool(client_ids(self.state))
+        parked = (
+            self.state.status is Status.REQUIRES_ACTION and not self.state.root_id and not _only_workers(self.state)
+        )
         self.state.parked_at = (self.state.parked_at or self.now) if parked else None
         return Moved(
             before=self.before,
@@ -266,3 +268,8 @@ class Move:
     def _unawait(self) -> None:
         if self.state.threads is not None:
             self.state.threads = self.state.threads.unawaited()
+
+
+def _only_workers(state: SessionState) -> bool:
+    """Whether everything that the session waits for is up to workers, so that no client can be late."""
+    return bool(waiting_ids(state)) and not client_ids(state)
