@@ -12,7 +12,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from kit import consumer
 from kit.nats import connect as connect_nats
 from kit.rpc.server import Server
 from managed_agents.worker.v1 import runner_pb2
@@ -30,8 +29,6 @@ from services.vault.config import VaultSettings
 from services.worker.queue import app as queue_app
 from services.worker.queue.config import QueueSettings
 
-# A consumer stops once its fetch is over, and each of these tests stops two.
-consumer._FETCH_SECONDS = 0.2
 MODEL_KEY = "canary-of-the-gateways-tests"
 MODEL_ENVIRONMENT = {
     "MANAGED_AGENTS_MODEL_VENDOR": "openai",
