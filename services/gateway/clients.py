@@ -114,7 +114,7 @@ def connect(addresses: Mapping[str, str], *, token: str | None, call_seconds: fl
         vaults=vault.stub(VaultsServiceStub),
         runner=runner.stub(RunnerServiceStub),
         duties=sessions.stub(DutiesServiceStub),
-        session_work=queue.stub(SessionWorkServiceStub),
+        session_work=queue.stub(SessionWorkServiceStub) if queue is not None else NoQueue(),
         queue=queue.stub(QueueServiceStub) if queue is not None else NoQueue(),
         channels=list(channels.values()),
         health={name: channel.stub(HealthStub) for name, channel in channels.items()},
