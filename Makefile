@@ -52,7 +52,7 @@ clients: $(LEGACY) $(NODE_MODULES) $(BROWSER) ## Prepare the published clients a
 
 .PHONY: test
 test: setup clients lint ## Run every check and test
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup tests
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup tests
 
 .PHONY: test-unit
 test-unit: setup ## Run the tests that need no server
