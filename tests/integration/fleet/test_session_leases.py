@@ -70,12 +70,12 @@ async def test_a_few_failures_end_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("state", "whole"), [("stopping", True), ("stopped", False)])
 async def test_a_platform_that_asks_to_stop_is_heard(tmp_path: Path, state: str, whole: bool) -> None:
-    async with SessionServer(ttl_seconds=0.4) as sessions:
+    async with SessionServer(ttl_seconds=60) as sessions:
         session = sessions.session()
         call = session.call("bash", {"command": WAITS})
         session.call("bash", {"command": "touch next"})
         item = sessions.queue(session)
-        async with fleet(sessions, tmp_path) as worker:
+        async with fleet(sessions, tmp_path, heartbeat_seconds=0.05) as worker:
             workspace = tmp_path / "sessions" / session.id / "workspace"
             await await_until(lambda: (workspace / "began").exists())
             item.state = state
@@ -86,6 +86,36 @@ async def test_a_platform_that_asks_to_stop_is_heard(tmp_path: Path, state: str,
         assert (call in session.results) is whole
         assert not named(workspace, "next")
         assert item.state == "stopped"
+
+
+async def test_what_is_to_stop_and_goes_on_for_too_long_is_cut_off_before_the_lease_is_over(tmp_path: Path) -> None:
+    async with SessionServer(ttl_seconds=0.4) as sessions:
+        session = sessions.session()
+        call = session.call("bash", {"command": "touch began; sleep 600; touch late"})
+        item = sessions.queue(session)
+        async with fleet(sessions, tmp_path) as worker:
+            workspace = tmp_path / "sessions" / session.id / "workspace"
+            await await_until(lambda: (workspace / "began").exists())
+            item.state = "stopping"
+            await await_until(lambda: bool(worker.heard("session done")))
+            assert [line["end"] for line in worker.heard("the lease is over")] == ["stopping", "overtime"]
+        # It has begun the call: the platform is to find that out, so the item is not handed back.
+        assert not item.stops and call not in session.results
+        assert not named(workspace, "late")
+
+
+async def test_a_call_that_has_its_result_from_elsewhere_is_cut_off(tmp_path: Path) -> None:
+    async with SessionServer() as sessions:
+        session = sessions.session()
+        call = session.call("bash", {"command": "touch began; sleep 600; touch late"})
+        following = session.call("bash", {"command": "echo on"})
+        sessions.queue(session)
+        async with fleet(sessions, tmp_path):
+            workspace = tmp_path / "sessions" / session.id / "workspace"
+            await await_until(lambda: (workspace / "began").exists())
+            session.say("user.tool_result", tool_use_id=call, content=[])
+            assert await answered(session, following) == ["on"]
+        assert not named(workspace, "late")
 
 
 async def test_an_item_that_is_gone_is_let_go_and_work_goes_on(tmp_path: Path) -> None:

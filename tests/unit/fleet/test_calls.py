@@ -106,9 +106,27 @@ def test_a_session_rests_only_when_its_turn_is_over() -> None:
     assert told(idle("requires_action"), {"type": "session.status_running"}, idle("end_turn")).resting
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"type": "user.interrupt"},
+        result("1"),
+        result("1", "agent.tool_result"),
+        verdict("1", "deny"),
+        {"type": "session.thread_status_terminated", "session_thread_id": "t"},
+    ],
+)
+def test_a_call_that_nobody_waits_for_is_not_wanted(end: dict[str, Any]) -> None:
+    calls = told(use("1", session_thread_id="t"), use("2", session_thread_id="other"))
+    assert calls.is_wanted("1")
+    calls.take(end)
+    assert not calls.is_wanted("1")
+    assert end["type"] == "user.interrupt" or calls.is_wanted("2")
+
+
 def test_what_a_client_has_interrupted_is_run_no_more() -> None:
     calls = told(use("1"), use("2", "ask"), {"type": "user.interrupt"}, use("3"))
-    assert [calls.is_interrupted(each) for each in "123"] == [True, True, False]
+    assert [calls.is_wanted(each) for each in "123"] == [False, False, True]
     calls.take(verdict("2", "allow"))
     assert run_all(calls) == ["3"] and not calls.waiting
 

@@ -43,8 +43,6 @@ class Calls:
         self.resting = False
         # The session takes nothing any more.
         self.ended = False
-        # Calls that a client has interrupted: nobody waits for them.
-        self._interrupted: set[str] = set()
         # The thread of calls that name none: only it exists when the first status of a thread is told.
         self._primary_thread: str | None = None
 
@@ -79,9 +77,10 @@ class Calls:
         """The call is over for us, whatever became of it."""
         self._open.pop(call_id, None)
 
-    def is_interrupted(self, call_id: str) -> bool:
-        """Whether a client has interrupted since the call was made."""
-        return call_id in self._interrupted
+    def is_wanted(self, call_id: str) -> bool:
+        """Whether somebody waits for the call: nobody does once it was interrupted, or has a result from elsewhere."""
+        call = self._open.get(call_id)
+        return call is not None and call.thread_id not in self._ended_threads
 
     @property
     def waiting(self) -> bool:
@@ -92,7 +91,6 @@ class Calls:
         """What was called for before, in one thread or in all, is called for no more."""
         for call in list(self._open.values()):
             if thread is None or (call.thread_id or self._primary_thread) == thread:
-                self._interrupted.add(call.id)
                 del self._open[call.id]
 
     def _note_call(self, event: Mapping[str, Any]) -> None:

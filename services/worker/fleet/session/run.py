@@ -120,7 +120,7 @@ class SessionRun:
             text, is_error = OUTCOME_UNKNOWN, True
         else:
             await asyncio.to_thread(self._held.note_call, call.id)
-            if self._calls.is_interrupted(call.id):
+            if not self._calls.is_wanted(call.id):
                 return
             began = time.monotonic()
             text, is_error = await self._run_tool(call)
@@ -137,19 +137,19 @@ class SessionRun:
         await asyncio.to_thread(self._held.note_call, None)
 
     async def _run_tool(self, call: ToolCall) -> tuple[str, bool]:
-        """Run it; cut off by an interrupt of the client and by the loss of the lease."""
+        """Run it; cut off when nobody waits for it any more, and with the lease."""
         running = asyncio.create_task(self._sandbox.run_tool(call.name, call.input), name=f"{call.name} {call.id}")
-        over = asyncio.create_task(self._lease.over.wait())
+        cut = asyncio.create_task(self._lease.cut.wait())
         try:
             while not running.done():
                 self._changed.clear()
-                if self._calls.is_interrupted(call.id):
+                if not self._calls.is_wanted(call.id):
                     self._changed.set()
                 changed = asyncio.create_task(self._changed.wait())
-                waits = {running, changed} | ({over} if not over.done() else set())
+                waits = {running, changed} | ({cut} if not cut.done() else set())
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                 await settled(changed)
-                if self._lease.cuts or self._calls.is_interrupted(call.id) or self._calls.ended:
+                if self._lease.cuts or not self._calls.is_wanted(call.id) or self._calls.ended:
                     self._sandbox.interrupt()
                     await asyncio.wait({running}, timeout=10.0)
                     break
@@ -158,7 +158,7 @@ class SessionRun:
             outcome = running.result()
             return outcome.text, outcome.is_error
         finally:
-            await settled(over)
+            await settled(cut)
             await settled(running)
             self._changed.set()
 
