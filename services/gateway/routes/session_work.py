@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 import orjson
 
-from kit.errors import FailedPrecondition
+from kit.errors import FailedPrecondition, NotFound
 from managed_agents.sessions.v1.common_pb2 import PageInfo
 from managed_agents.sessions.v1.environments_pb2 import GetEnvironmentRequest
 from managed_agents.worker.v1 import session_work_pb2 as pb
@@ -33,8 +33,9 @@ RECLAIM_MS = 5000
 DAY_MS = 86_400_000
 # What a held poll may take beyond what it was asked to wait.
 MARGIN_SECONDS = 10.0
-# An environment hardly ever changes its protocol, and a worker comes again and again.
-KNOWN_SECONDS = 300.0
+# An environment never changes its protocol, and a worker comes again and again; but it may be deleted, and its workers
+# are to hear of that soon.
+KNOWN_SECONDS = 15.0
 MAX_KNOWN = 10_000
 
 
@@ -120,7 +121,14 @@ class SessionWorkRoutes:
         if time.monotonic() - self._serving.get(key, float("-inf")) < KNOWN_SECONDS:
             return
         request = GetEnvironmentRequest(environment_id=environment_id)
-        protocol = (await call.ask(call.clients.environments.GetEnvironment, request)).environment.worker_protocol
+        if key in self._serving:
+            # One asks; whoever comes meanwhile goes on with what was known.
+            self._serving[key] = time.monotonic()
+        try:
+            protocol = (await call.ask(call.clients.environments.GetEnvironment, request)).environment.worker_protocol
+        except NotFound:
+            self._serving.pop(key, None)
+            raise
         if protocol != "session":
             raise WorkEnvironmentRefused(
                 "This environment has no sessions to hand out: those are of self_hosted environments whose"

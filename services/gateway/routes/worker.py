@@ -36,8 +36,9 @@ from ..streams.response import while_there
 TAG = "Self-hosted workers"
 # What a held call may take beyond what it was asked to wait.
 MARGIN_SECONDS = 10.0
-# An environment hardly ever changes its protocol, and a worker comes again and again.
-KNOWN_SECONDS = 300.0
+# An environment never changes its protocol, and a worker comes again and again; but it may be deleted, and its workers
+# are to hear of that soon.
+KNOWN_SECONDS = 15.0
 MAX_KNOWN = 10_000
 ANY = "any"
 STATUSES = ("pending", "claimed", "completed", "failed", "stopped")
@@ -161,9 +162,13 @@ class WorkerRoutes:
         protocol, read_at = self._protocols.get(key, ("", float("-inf")))
         if time.monotonic() - read_at > KNOWN_SECONDS:
             request = GetEnvironmentRequest(environment_id=environment_id)
+            if protocol:
+                # One asks; whoever comes meanwhile goes on with what was known.
+                self._protocols[key] = (protocol, time.monotonic())
             try:
                 answer = await call.clients.environments.GetEnvironment(request, context=context, retry=True)
             except NotFound:
+                self._protocols.pop(key, None)
                 raise WorkEnvironmentRefused(
                     f"environment_id {environment_id} names no environment of this workspace.", field="environment_id"
                 ) from None

@@ -13,6 +13,7 @@ import pytest
 from kit.rpc.context import CallContext
 from kit.testing import await_until
 from managed_agents.worker.v1 import queue_pb2 as pb
+from services.gateway.routes import session_work, worker
 from tests.integration.gateway.conftest import Gateway
 
 CLAIM, ACCEPT, HEARTBEAT, COMPLETE = (f"/v1/x/worker/{name}" for name in ("claim", "accept", "heartbeat", "complete"))
@@ -180,6 +181,33 @@ async def test_environments_without_items_of_this_kind_are_refused_by_name(groun
         assert told in refused["error"]["message"]
     key = await ground.worker_key(canonical[1]["id"])
     assert (await ground.claim(key))[0] == 400
+
+
+@pytest.mark.parametrize("config", [{}, {"config": {"type": "self_hosted"}}], ids=["tool", "session"])
+async def test_workers_hear_soon_that_their_environment_is_deleted(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]
+) -> None:
+    # More than a question of a worker, until then, is not worth it.
+    assert max(worker.KNOWN_SECONDS, session_work.KNOWN_SECONDS) <= 30
+    for module in (worker, session_work):
+        monkeypatch.setattr(module, "KNOWN_SECONDS", 0.0)
+    environment_id = await ground.environment(name="short-lived", **config)
+    key = await ground.worker_key(environment_id)
+
+    async def asked() -> tuple[int, Any]:
+        if not config:
+            return await ground.claim(key)
+        headers = {"authorization": f"Bearer {key}"}
+        answer = await ground.http.get(f"/v1/environments/{environment_id}/work/poll", headers=headers)
+        return answer.status_code, answer.json()
+
+    assert (await asked())[0] in (200, 204)
+    assert (await ground.http.delete(f"/v1/environments/{environment_id}")).status_code == 200
+    for _ in range(2):
+        status, refused = await asked()
+        assert (status, refused["error"]["code"]) == (
+            (404, "environment_not_found") if config else (400, "work_environment_refused")
+        )
 
 
 async def test_with_keys_on_a_claim_needs_one_of_them_and_a_worker_is_not_throttled(ground: Ground) -> None:
