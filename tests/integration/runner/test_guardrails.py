@@ -3,6 +3,7 @@
 One sessions service for the file; each test has an agent, a played model and a runner of its own.
 """
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -15,6 +16,7 @@ from kit.testing import await_until
 from kit.testing.database import database
 from managed_agents.sessions.v1.events_pb2 import Preview
 from services.sessions.app import MIGRATIONS
+from services.worker.runner.loop import guardrails
 from services.worker.runner.models.base import TextDelta
 from tests.integration.runner.harness import World, of, text_of, types, world
 from tests.integration.runner.played import (
@@ -260,6 +262,45 @@ async def test_an_interrupt_is_obeyed_while_an_endpoint_is_asked(platform: World
             await platform.clients.send(session, {"type": "user.interrupt"})
             log = await platform.until(session)
     assert not of(log, "session.error") and types(log)[-1] == "session.status_idle"
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+async def test_patterns_that_take_long_hold_up_neither_other_turns_nor_an_interrupt(
+    platform: World, side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = await platform.session(guardrails={side: {"deny_patterns": ["slow"]}})
+    quick = await platform.session(guardrails={side: {"deny_patterns": ["quick"]}})
+    begun, opened, search = threading.Event(), threading.Event(), guardrails.search
+
+    def hold(pattern: str, text: str) -> bool:
+        if pattern == "slow":
+            begun.set()
+            opened.wait(30)
+        return search(pattern, text)
+
+    monkeypatch.setattr(guardrails, "search", hold)
+    try:
+        async with platform.runner(ScriptedModel([say("Fine."), say("Fine.")])):
+            await platform.say(slow, "Hello")
+            await await_until(begun.is_set)
+            await platform.say(quick, "Hello")
+            assert text_of(of(await platform.until(quick), "agent.message")[0]) == "Fine."
+            await platform.clients.send(slow, {"type": "user.interrupt"})
+            assert not of(await platform.until(slow), "session.error")
+    finally:
+        opened.set()
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+async def test_patterns_that_take_too_long_block(platform: World, side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = threading.Event()
+    monkeypatch.setattr(guardrails, "search", lambda pattern, text: opened.wait(30))
+    monkeypatch.setattr(guardrails, "MATCH_SECONDS", 0.05)
+    try:
+        log, _ = await one(platform, {side: {"deny_patterns": ["a"]}}, "Hello")
+        assert blocked(log)["code"] == f"{side}_check_unavailable" and not of(log, "agent.message")
+    finally:
+        opened.set()
 
 
 async def test_a_repeat_after_a_crash_blocks_once(platform: World) -> None:

@@ -3,16 +3,21 @@ anybody does.
 
 A side's checks run in this order, and the first that objects decides: the length, the patterns, the endpoint. An
 endpoint that can't be asked, answers too late or not as it should counts as an objection, unless the agent says
-`on_failure: allow`. What is checked is text: of messages, of answers to the agent's questions, of reasons why a call
-was denied, and of the agent's own messages, each whole and by itself. Pictures, documents and what tools return are
-not looked at, nor what a call passes to a tool.
+`on_failure: allow`. Patterns take time in proportion to the text, which is still seconds where both are large: they
+are matched beside the event loop, which every turn of the runner needs, and within a time limit.
+
+What is checked is text: of messages, of answers to the agent's questions, of reasons why a call was denied, and of the
+agent's own messages, each whole and by itself. Pictures, documents and what tools return are not looked at, nor what a
+call passes to a tool.
 
 An objection ends the turn. The log then has a `session.guardrail_blocked`, which keeps the input out of this and every
 later context, and a `session.error` with the same code. Of an answer that was refused the log has nothing, and its
 calls are not made.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +31,10 @@ from services.worker.runner.web.callout import NoAnswer
 BLOCKED = "session.guardrail_blocked"
 INPUT, OUTPUT = "input", "output"
 _PATTERN_MEMORY_BYTES = 4 * 1024 * 1024
+# How long the patterns of a side may take for one text.
+MATCH_SECONDS = 30.0
+# More than there are cores, so that short checks get their share of time beside long ones.
+_MATCHERS = ThreadPoolExecutor(16, "guardrails")
 _MAX_CODE_CHARACTERS = 64
 _MAX_MESSAGE_CHARACTERS = 500
 _MESSAGES = {
@@ -90,9 +99,14 @@ class Guardrails:
         most = checks.get("max_characters")
         if most is not None and len(text) > most:
             return _objection(side, f"{side}_too_long", checks)
-        for entry in checks.get("deny_patterns") or ():
-            if _matches(entry["pattern"], text):
-                return _objection(side, f"{side}_pattern_denied", entry, checks)
+        try:
+            async with asyncio.timeout(MATCH_SECONDS):
+                for entry in checks.get("deny_patterns") or ():
+                    if await _matches(entry["pattern"], text):
+                        return _objection(side, f"{side}_pattern_denied", entry, checks)
+        except TimeoutError:
+            log.warning("the patterns of a guardrail took too long", side=side, seconds=MATCH_SECONDS)
+            return _unavailable(side)
         endpoint = checks.get("endpoint")
         return await self._ask(side, text, endpoint, checks) if endpoint else None
 
@@ -111,7 +125,7 @@ class Guardrails:
             log.warning("a guardrail could not be asked", side=side, why=str(failed), then=endpoint["on_failure"])
             if endpoint["on_failure"] == "allow":
                 return None
-            return Objection(side, f"{side}_check_unavailable", "A check that this agent needs can't be made now.")
+            return _unavailable(side)
         return None if allowed else _objection(side, f"{side}_denied", _told(answer), checks)
 
 
@@ -144,6 +158,10 @@ def _objection(side: str, code: str, *told: Mapping[str, Any]) -> Objection:
     return Objection(side, code, next((each["message"] for each in told if each.get("message")), _MESSAGES[side]))
 
 
+def _unavailable(side: str) -> Objection:
+    return Objection(side, f"{side}_check_unavailable", "A check that this agent needs can't be made now.")
+
+
 def _told(answer: Mapping[str, Any]) -> dict[str, str]:
     """What an endpoint wants to be told, as far as it can be."""
     told: dict[str, str] = {}
@@ -155,7 +173,13 @@ def _told(answer: Mapping[str, Any]) -> dict[str, str]:
     return told
 
 
-def _matches(pattern: str, text: str) -> bool:
+async def _matches(pattern: str, text: str) -> bool:
+    # Who stops waiting leaves the thread to its one pattern; the engine runs without the interpreter's lock.
+    return await asyncio.get_running_loop().run_in_executor(_MATCHERS, search, pattern, text)
+
+
+def search(pattern: str, text: str) -> bool:
+    """Whether a pattern matches somewhere in a text. Takes its time, in proportion to both."""
     # Loaded with the first agent that has patterns; compiled ones are kept by the engine's own cache.
     import re2
 
