@@ -20,7 +20,6 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 import orjson
@@ -129,6 +128,10 @@ class Browsers:
         self.check_origin(headers, method)
         return claims
 
+    def brings_cookie(self, headers: Mapping[str, str], path: str) -> bool:
+        """Whether there is a cookie of ours, good or not, where one counts."""
+        return _PATH.match(path) is not None and bool(_cookie(headers.get("cookie", "")))
+
     def check_origin(self, headers: Mapping[str, str], method: str) -> None:
         """Refuse what a page of a foreign origin asks for, and writes that don't say where they come from."""
         origin = headers.get("origin")
@@ -163,8 +166,9 @@ def _cipher(key: bytes):
 
 
 def _cookie(header: str) -> str:
-    try:
-        morsel = SimpleCookie(header).get(COOKIE)
-    except CookieError:
-        return ""
-    return morsel.value if morsel is not None else ""
+    """Our cookie among those that others have set for this host, whatever they look like."""
+    for pair in header.split(";"):
+        name, _, value = pair.strip().partition("=")
+        if name == COOKIE:
+            return value
+    return ""

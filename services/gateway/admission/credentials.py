@@ -103,6 +103,8 @@ class Authenticator:
         claims = self._browsers.read(headers, path, method) if self._browsers is not None else None
         if claims is not None:
             return await self._browser(claims)
+        if api_key is None and authorization is None and self._browsers and self._browsers.brings_cookie(headers, path):
+            raise InvalidCredential("The cookie of this browser is not good, or not any more. Sign in again.")
         if api_key is not None and authorization is not None:
             raise AmbiguousCredential("Send either x-api-key or Authorization, not both on one request.")
         secret = api_key if api_key is not None else _bearer(authorization)

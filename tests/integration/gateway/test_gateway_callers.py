@@ -94,6 +94,8 @@ async def test_without_a_sound_credential_nothing_is_served(here: Gate) -> None:
             await door.watch(session_id, until=over),
         ):
             assert answered.code == (401, "invalid_credential")
+            # Whoever has a cookie is not told to get a key.
+            assert ("cookie" in answered.error["message"]) is ("cookie" in headers)
         assert (await door.cancel(session_id)).status_code == 401
 
 

@@ -71,6 +71,15 @@ def test_beside_a_key_a_cookie_counts_for_nothing(header: str) -> None:
     assert one.read({**HOST, "cookie": exchanged(one), header: "x"}, PATH, "POST") is None
 
 
+@pytest.mark.parametrize(
+    "other", ['theme={"dark":true}', "flag", "a b=c", "=x", "a@b=c", 'open="', "path=/", "é=ü", ";", f"{COOKIE}x=1"]
+)
+@pytest.mark.parametrize("form", ["{other}; {ours}", "{ours}; {other}", "{other};{ours};{other}"])
+def test_what_else_the_host_has_set_does_not_shut_a_browser_out(other: str, form: str) -> None:
+    one = Browsers("secret")
+    assert one.read({**HOST, "cookie": form.format(other=other, ours=exchanged(one))}, PATH, "POST") is not None
+
+
 def test_an_operator_that_allows_everyone_allows_nobody_a_cookie() -> None:
     one = Browsers("secret", ["*"])
     with pytest.raises(browsers.OriginRefused):
