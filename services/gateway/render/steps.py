@@ -5,11 +5,11 @@ A `Reading` is given the events from the step's first one on, in order. What end
 - The turn waits for results of the caller's own tools: `tool_calls`, in the order of the log.
 - The turn ends: `reply`, everything that the agent said since the step began. An interrupt
   takes back what came before it; a turn that it ended has no answer.
-- The turn fails, reaches its budget, or ends with its session: a refusal that says why.
+- The turn fails, or ends with its session: a refusal that says why.
 
-A turn that waits for workers goes on by itself. One that waits for confirmations is paused:
-the caller can't give them, so where nothing newer is known that is what it is told, and the
-same step reads on from there once they were given. Events that were read once never change,
+A turn that waits for workers goes on by itself. One that waits for confirmations, or for a
+higher budget, is paused: the caller can't give them, so where nothing newer is known that is
+what it is told, and the same step reads on from there once they were given. Events that were read once never change,
 so the same step gets the same answer, whoever reads it and whenever.
 """
 
@@ -70,6 +70,7 @@ class Reading:
         # Other calls that nobody has to confirm, or that were.
         self._settled: set[str] = set()
         self._paused_for: list[str] = []
+        self._is_at_budget = False
         # Threads that were interrupted since the last message; None stands for all of them.
         self._interrupted: set[str | None] = set()
         self._idle_thread: str | None = None
@@ -77,8 +78,8 @@ class Reading:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the turn waits for confirmations, as far as is known."""
-        return bool(self._paused_for)
+        """Whether the turn waits for confirmations or a higher budget, as far as is known."""
+        return self._is_at_budget or bool(self._paused_for)
 
     def take(self, event_type: str, event: dict[str, Any]) -> bool:
         """One more event; True where the step is answered."""
@@ -93,6 +94,12 @@ class Reading:
             return orjson.dumps(self.answer)
         if self.refusal is not None:
             raise self.refusal
+        if self._is_at_budget:
+            raise BudgetReached(
+                f"Session {self._session_id} reached its budget before the step had an answer. Raise or remove it, and"
+                " then send the same step again.",
+                details=self._details(),
+            )
         raise StepRequiresConfirmation(
             f"The turn waits for the confirmation of {', '.join(self._paused_for)}, which the HTTP agent protocol can't"
             f" give. Send a user.tool_confirmation to session {self._session_id}, and then the same step again.",
@@ -126,6 +133,7 @@ class Reading:
 
     def _running(self, event: dict[str, Any]) -> None:
         self._paused_for = []
+        self._is_at_budget = False
 
     def _failure(self, event: dict[str, Any]) -> None:
         self._error = event["error"]
@@ -142,9 +150,7 @@ class Reading:
         elif kind == "retries_exhausted":
             self._fail(self._error.get("message", "It failed."), type=self._error.get("type"))
         elif kind == "budget_reached":
-            self.refusal = BudgetReached(
-                f"Session {self._session_id} reached its budget before the step had an answer.", details=self._details()
-            )
+            self._is_at_budget = True
         elif self._interrupted & {None, self._idle_thread}:
             self.refusal = StepInterrupted(
                 f"The turn was interrupted before it had an answer. {_GO_ON}",

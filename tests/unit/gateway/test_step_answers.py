@@ -92,6 +92,7 @@ ANSWERS: list[tuple[str, list[Body], Any]] = [
         [SAID, custom("a", x=1), own("b", "ask"), idle(PARKED, "a", "b"), confirm("b", "deny"), idle(PARKED, "a")],
         CALLS_A,
     ),
+    ("the budget was raised", [SAID, say("One."), idle("budget_reached"), RUNS, say("Two."), idle()], "One.\n\nTwo."),
     ("failed and went on", [SAID, error("busy"), RUNS, say("Ok."), idle()], "Ok."),
     ("what comes later changes nothing", [SAID, say("One."), idle(), SAID, say("Two."), idle()], "One."),
     ("an owner speaks in between", [SAID, say("One."), SAID, say("Two."), idle()], "One.\n\nTwo."),
