@@ -37,6 +37,7 @@ from services.sessions.domain.gateway import (
     run_id_of,
 )
 from services.sessions.domain.inbound import USER_INTERRUPT, ClientEvent
+from services.sessions.domain.loop_engine import ENGINE, OPTIONS
 from services.sessions.domain.move import Moved
 from services.sessions.domain.overrides import without_effort
 from services.sessions.domain.session import NewSession
@@ -294,13 +295,17 @@ def _moment(moved: Moved, now: datetime) -> datetime:
 def _configuration(record: SessionRecord, caller: pb.GatewayCaller) -> str:
     row, document = record.row, orjson.loads(record.agent_document)
     document.pop("gateway_session", None)
+    # A session keeps its engine, whatever newer versions of its agent choose.
+    document.pop(OPTIONS, None)
+    options = {OPTIONS: orjson.loads(row.loop_engine_options)} if row.loop_engine_options else {}
     return orjson.dumps(
         {
             "agent": {"id": row.agent_id, "version": row.agent_version},
             "route": "preview" if caller.preview else "published",
             **document,
             "model": orjson.loads(record.agent_model),
-            "loop_engine": row.loop_engine,
+            ENGINE: row.loop_engine,
+            **options,
             "environment": {"id": row.environment_id, **orjson.loads(row.environment)},
             "resources": orjson.loads(row.resources),
             "vault_ids": orjson.loads(row.vault_ids),

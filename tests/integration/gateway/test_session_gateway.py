@@ -451,6 +451,27 @@ async def test_a_session_that_is_deleted_ends_its_streams(here: Gate) -> None:
         assert told.types == ["started", "failed"] and told.events[1]["code"] == "session_ended"
 
 
+async def test_a_run_tells_the_engine_that_its_session_keeps(here: Gate) -> None:
+    asked = here.begin()
+    await here.says("Hi.")
+    session_id = (await asked).events[0]["sessionId"]
+    options = {"url": "https://agent.example.com/step", "headers": {"Authorization": "Bearer ${TOKEN}", "X-Team": "a"}}
+    await here.call("POST", f"/v1/agents/{here.agent_id}", {"loop_engine": "http", "loop_engine_options": options})
+    # Nobody here runs its turns; that a run has begun is enough.
+    begun = await here.send({"message": "a"}, until=lambda told: told["type"] == "started")
+    asked = here.begin("Again.", session_id)
+    await here.says("Hi again.")
+    for told in (begun.events[0], (await asked).events[0]):
+        frozen = (await here.run(told["sessionId"], told["runId"]))["configuration"]
+        session = await here.call("GET", f"/v1/sessions/{told['sessionId']}")
+        assert frozen["agent"]["version"] == 2 and frozen["loop_engine"] == session["loop_engine"]
+        assert frozen.get("loop_engine_options") == session.get("loop_engine_options")
+        if told["sessionId"] == session_id:
+            assert "loop_engine_options" not in frozen
+        else:
+            assert frozen["loop_engine_options"]["headers"] == {"Authorization": "********", "X-Team": "a"}
+
+
 async def test_a_run_has_the_configuration_that_was_frozen_onto_it(here: Gate) -> None:
     asked = here.begin()
     await here.says("Hi.")
