@@ -86,6 +86,36 @@ async def _cancels(made: Page, log: Any, status: Any) -> None:
     await expect(cancel).to_be_disabled()
 
 
+async def test_nothing_that_a_person_wrote_is_lost_or_taken_for_a_decision(platform: Platform) -> None:
+    async with api(platform.url) as client, page() as made:
+        agent_id = await client.agent()
+        # As on a page that comes over plain HTTP from another machine.
+        await made.add_init_script("delete Crypto.prototype.randomUUID")
+        address = f"{platform.url}/examples/session-gateway?agent="
+        status, text = made.get_by_role("status"), made.get_by_label("Message")
+        await made.goto(address + "agent_none")
+        await say(made, "Hello")
+        await expect(status).to_have_text("The request was refused.")
+        await expect(text).to_have_value("Hello")
+        # A session that is not there any more: the next message begins another.
+        await made.goto(address + agent_id)
+        await made.evaluate("keep('sess_gone')")
+        await made.reload()
+        await expect(status).to_have_text("The request was refused.")
+        # Whatever answered, it was no session gateway; the message is sent again.
+        await made.route("**/session", lambda route: route.fulfill(status=503), times=1)
+        await say(made, "LEN:3")
+        await expect(status).to_have_text("Done.")
+        await made.route("**/cancel", lambda route: route.abort())
+        await made.evaluate("tell(`/session/${sessionId}/cancel`, {})")
+        await expect(status).to_have_text("No connection. Try again.")
+        await text.fill("A draft")
+        asked = {"type": "confirmation", "tool": "bash", "options": [{"id": "approve", "label": "Approve"}]}
+        await made.evaluate("input => ask({ requestId: 'sevt_1', input })", asked)
+        await expect(made.get_by_role("button", name="Approve")).to_be_visible()
+        await expect(text).to_be_focused()
+
+
 async def test_a_page_gets_a_cookie_for_a_ticket_and_never_holds_a_key(platform: Platform) -> None:
     async with api(platform.url) as client, page() as made:
         agent_id = await client.agent()

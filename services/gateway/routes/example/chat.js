@@ -10,6 +10,7 @@ let sessionId = sessionStorage.getItem(kept) || "";
 let next = 0; // The index that comes next: where a reconnect goes on.
 let run = null; // The run that is shown, with its text from index to index.
 let following = null; // What ends the stream that is read.
+let unsent = null; // A message that was given back, with the key that it was sent with.
 
 part("where").textContent = agent ? `Agent ${agent}` : "Add ?agent=AGENT_ID to the address of this page.";
 
@@ -108,7 +109,8 @@ function ask({ requestId, input }) {
     for (const option of input.options) box.append(button(option.label, () => answer({ requestId, optionId: option.id })));
   }
   part("asks").append(box);
-  box.querySelector("input, button").focus();
+  // Whoever is writing would decide with the next key without meaning to.
+  if (document.activeElement !== part("text") || !part("text").value) box.querySelector("input, button").focus();
 }
 
 function button(label, act) {
@@ -122,6 +124,11 @@ function button(label, act) {
 function keep(id) {
   sessionId = id;
   sessionStorage.setItem(kept, id);
+}
+
+// Also where the page comes over plain HTTP, so crypto.randomUUID is not there.
+function newKey() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 async function post(path, body, key) {
@@ -162,7 +169,7 @@ async function follow() {
       const path = `${base}/session/${sessionId}/stream?startIndex=${next}`;
       const response = await fetch(path, { credentials: "same-origin", signal: stop.signal });
       if (!response.ok) {
-        if (response.status === 404) sessionStorage.removeItem(kept);
+        if (response.status === 404) forget();
         if (response.status < 500) return refused(response);
       } else {
         pause = 250;
@@ -178,15 +185,18 @@ async function follow() {
 
 // A start is sent with a key, so that sending it again after a lost answer starts nothing twice.
 async function start(message) {
-  const key = crypto.randomUUID();
+  const key = unsent && unsent.message === message ? unsent.key : newKey();
+  unsent = { message, key };
   working(true);
   for (let tries = 0; tries < 4; tries += 1) {
     try {
       const response = await post("/session", sessionId ? { sessionId, message } : { message }, key);
+      if (response.status >= 500) throw new Error(response.statusText);
       if (!response.ok) {
-        working(false);
+        giveBack(message);
         return refused(response);
       }
+      unsent = null;
       keep(response.headers.get("session-id"));
       response.body.cancel();
       return follow();
@@ -195,14 +205,33 @@ async function start(message) {
       await new Promise((resolve) => setTimeout(resolve, 500 * 2 ** tries));
     }
   }
-  working(false);
+  giveBack(message);
   say("The message could not be sent.");
 }
 
-async function answer(response) {
-  const sent = await post(`/session/${sessionId}`, { inputResponses: [response] }, crypto.randomUUID());
-  if (!sent.ok) return refused(sent);
-  sent.body.cancel();
+function giveBack(message) {
+  working(false);
+  part("text").value = [message, part("text").value].filter(Boolean).join("\n");
+}
+
+// What is sent beside messages: its events come with the stream that is followed.
+async function tell(path, body, key) {
+  try {
+    const response = await post(path, body, key);
+    if (!response.ok) return refused(response);
+    response.body.cancel();
+  } catch (error) {
+    say("No connection. Try again.");
+  }
+}
+
+function answer(response) {
+  return tell(`/session/${sessionId}`, { inputResponses: [response] }, newKey());
+}
+
+function forget() {
+  sessionStorage.removeItem(kept);
+  [sessionId, next, run] = ["", 0, null];
 }
 
 part("form").addEventListener("submit", (event) => {
@@ -218,11 +247,10 @@ part("text").addEventListener("keydown", (event) => {
     part("form").requestSubmit();
   }
 });
-part("cancel").addEventListener("click", () => post(`/session/${sessionId}/cancel`, {}));
+part("cancel").addEventListener("click", () => tell(`/session/${sessionId}/cancel`, {}));
 part("fresh").addEventListener("click", () => {
   if (following) following.abort();
-  sessionStorage.removeItem(kept);
-  [sessionId, next, run] = ["", 0, null];
+  forget();
   part("log").replaceChildren();
   over("A new session begins with your message.");
   part("text").focus();
