@@ -6,8 +6,10 @@ import time
 
 import pytest
 
+from kit.config import ConfigError
 from services.gateway.admission import browsers
 from services.gateway.admission.browsers import COOKIE, TICKET_SECONDS, Browsers, InvalidTicket
+from tests.unit.gateway.support import settings
 
 HOST = {"host": "gw.example.com", "origin": "http://gw.example.com"}
 PATH = "/api/agents/agent_1/eve/v1/session"
@@ -78,6 +80,28 @@ def test_beside_a_key_a_cookie_counts_for_nothing(header: str) -> None:
 def test_what_else_the_host_has_set_does_not_shut_a_browser_out(other: str, form: str) -> None:
     one = Browsers("secret")
     assert one.read({**HOST, "cookie": form.format(other=other, ours=exchanged(one))}, PATH, "POST") is not None
+
+
+@pytest.mark.parametrize(
+    ("told", "meant"),
+    [
+        ("https://app.example.com, http://localhost:5173/", ("https://app.example.com", "http://localhost:5173")),
+        ("https://App.Example.com/,", ("https://app.example.com",)),
+        ("http://[::1]:8080", ("http://[::1]:8080",)),
+        ("*", ("*",)),
+        ("", ()),
+    ],
+)
+def test_allowed_origins_are_read_as_browsers_spell_them(told: str, meant: tuple[str, ...]) -> None:
+    assert settings(cors_origins=told).allowed_origins() == meant
+
+
+@pytest.mark.parametrize(
+    "told", ["app.example.com", "https://app.example.com/chat", "https://*.example.com", "null", "https://a.b:443"]
+)
+def test_what_no_browser_would_send_as_its_origin_is_refused(told: str) -> None:
+    with pytest.raises(ConfigError, match="MANAGED_AGENTS_CORS_ORIGINS"):
+        settings(cors_origins=f"https://app.example.com,{told}").allowed_origins()
 
 
 def test_an_operator_that_allows_everyone_allows_nobody_a_cookie() -> None:
