@@ -117,7 +117,8 @@ async def test_an_answer_that_makes_no_sense_is_an_error_and_nothing_else(answer
     async def do(*_: Any) -> Result:
         return Result(answer, False)
 
-    for name, value in (("read", {"file_path": "a"}), ("bash", {"command": "a"})):
+    search = {"pattern": "a"}
+    for name, value in (("read", {"file_path": "a"}), ("bash", {"command": "a"}), ("glob", search), ("grep", search)):
         outcome = await run_tool(name, value, do, "spill")
         assert outcome.is_error and outcome.text
 

@@ -137,6 +137,9 @@ async def _searched(name: str, command: str, do: Do) -> Mapping[str, Any]:
     answer = _object(await do("exec", payload, SEARCH_SECONDS + _MORE_SECONDS))
     if answer.get("timedOut") is True:
         raise ToolFailed(f"{name}: the search took over {SEARCH_SECONDS:g} seconds; narrow it by path or pattern")
+    if not isinstance(answer.get("exitCode"), int):
+        # An answer of another form is no search that found nothing.
+        raise ToolFailed(f"{name}: the worker told no exit code, so what it found is not known")
     return answer
 
 
