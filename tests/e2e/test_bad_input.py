@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx2
@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 # Where a caller may say anything: a JSON schema, a bag of its own, headers for an agent of its own.
 FREE = ("input_schema", "metadata", "headers")
+# What a worker got may be anything.
+UNJUDGED = "result"
 WRONG_IDS = (
     "x",
     "sess_",
@@ -82,11 +84,23 @@ class Untouched:
         assert not faults
 
 
+def _still(rows: psycopg.Connection) -> Callable[[], bool]:
+    """Whether what earlier tests began has come to rest: services hear of it from one another a little later."""
+    seen: list[Any] = [None]
+
+    def is_still() -> bool:
+        seen.append(snapshot(rows))
+        return seen[-1] == seen[-2]
+
+    return is_still
+
+
 @pytest.fixture
 def untouched(platform: Platform, known: dict[str, str]) -> Iterator[Untouched]:
     """A client whose requests must leave no trace."""
     with database_of(platform) as rows:
         await_until(lambda: turns_under_way(rows) == 0, timeout=60)
+        await_until(_still(rows), timeout=60)
         one = Untouched(platform, rows, known)
         with one.http:
             yield one
@@ -119,6 +133,8 @@ def _mutations(body: dict[str, Any]) -> Iterator[tuple[str, tuple[str, ...], dic
     # Of an upload all but the content is small.
     too_long = 20_001 if "encoding" in body else 1_000_001
     for path, value in _places(body):
+        if UNJUDGED in path and "worker_id" in body:
+            continue
         names = tuple(str(name) for name in path if isinstance(name, str))[-2:]
         told = ".".join(map(str, path))
         anywhere = tuple(name for name in path if isinstance(name, str))

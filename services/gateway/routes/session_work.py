@@ -101,11 +101,12 @@ class SessionWorkRoutes:
 
     async def list_work(self, call: Call) -> bytes:
         """GET /v1/environments/{environment_id}/work."""
-        await self._require_sessions(call)
         request = pb.ListWorkRequest(
             environment_id=call.path["environment_id"], limit=call.query["limit"], cursor=call.query["page"]
         )
+        # A cursor that is none is told wherever it is sent; of another environment there is nothing to read.
         answer = await call.ask(call.clients.session_work.ListWork, request)
+        await self._require_sessions(call)
         return collection([render_work(work) for work in answer.work], PageInfo(next_cursor=answer.next_cursor))
 
     async def stats(self, call: Call) -> bytes:
