@@ -118,7 +118,7 @@ async def test_a_worker_asks_for_its_own_environment_only_and_puts_nothing_in(gr
 async def test_a_claim_that_lapsed_unaccepted_goes_to_another_worker_and_its_holder_may_not_begin(
     ground: Queue,
 ) -> None:
-    replica = await ground.replica(work_lease_seconds=0.4)
+    replica = await ground.replica(work_lease_seconds=1.5)
     running = replica.run("work_1")
     first = await replica.claim("paused", wait_seconds=10)
     assert first is not None
@@ -160,12 +160,12 @@ async def test_the_lease_must_be_live_for_an_acceptance_and_not_for_a_renewal(gr
 
 
 async def test_what_was_accepted_is_never_handed_out_again_and_its_late_result_counts(ground: Queue) -> None:
-    replica = await ground.replica(work_lease_seconds=0.2)
+    replica = await ground.replica(work_lease_seconds=1.0)
     running = replica.run("work_1")
     assert await replica.claim("paused", wait_seconds=10)
     await replica.accept("work_1", "paused")
 
-    assert await replica.claim("w2", wait_seconds=1.5) is None
+    assert await replica.claim("w2", wait_seconds=2.5) is None
     await replica.complete("work_1", "paused", result="late")
     assert (await running).result_json == b'"late"'
 

@@ -44,9 +44,9 @@ async def test_what_nobody_took_in_time_may_be_submitted_again_and_is_never_hand
 async def test_the_outcome_of_what_a_worker_took_and_never_reported_is_unknown(
     ground: Queue, is_accepted: bool
 ) -> None:
-    replica = await ground.replica(work_lease_seconds=0.2)
-    running = replica.run("work_1", queue_seconds=0.2, wait_seconds=1.5)
-    assert await replica.claim("gone", wait_seconds=1)
+    replica = await ground.replica(work_lease_seconds=1.0)
+    running = replica.run("work_1", queue_seconds=1.5, wait_seconds=3)
+    assert await replica.claim("gone", wait_seconds=1.5)
     if is_accepted:
         await replica.accept("work_1", "gone")
 
@@ -92,8 +92,8 @@ async def test_an_interrupt_stops_what_it_names_and_later_items_of_the_session_g
 
 
 async def test_a_stopped_item_that_is_never_reported_ends_as_stopped_ahead_of_its_state(ground: Queue) -> None:
-    replica = await ground.replica(work_lease_seconds=0.2)
-    running = replica.run("work_1", wait_seconds=1.0)
+    replica = await ground.replica(work_lease_seconds=1.0)
+    running = replica.run("work_1", wait_seconds=3)
     assert await replica.claim("w1", wait_seconds=5)
     await replica.accept("work_1")
     await replica.stop_session()
