@@ -52,7 +52,7 @@ clients: $(LEGACY) $(NODE_MODULES) $(BROWSER) ## Prepare the published clients a
 
 .PHONY: test
 test: setup clients lint ## Run every check and test
-	@$(BIN)/python -m pytest -n 3 --dist loadgroup tests
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long" tests
 
 .PHONY: test-unit
 test-unit: setup ## Run the tests that need no server
@@ -60,7 +60,7 @@ test-unit: setup ## Run the tests that need no server
 
 .PHONY: faults
 faults: setup ## Kill and pause everything 200 times under 50 sessions, take each server away for a minute
-	@$(BIN)/python -m pytest tests/faults --kills 200 --sessions 50 --outage 60 --work-items 1500
+	@$(BIN)/python -m pytest tests/faults tests/integration/sandbox/test_as_user.py --kills 200 --sessions 50 --outage 60 --work-items 1500
 
 .PHONY: document
 document: setup ## Try every bound of every field that the API document names, a few minutes
