@@ -19,7 +19,7 @@ from pathlib import Path
 
 import uvloop
 
-from bench import files, growth, records, report, streams, turns
+from bench import files, growth, records, report, streams, turns, workers
 from bench.client import Client
 from bench.platform import Platform
 from kit.embedded.nats import EmbeddedNats
@@ -36,6 +36,7 @@ SCENARIOS: dict[str, Scenario] = {
     "long": turns.long_session,
     "fan_out": streams.fan_out,
     "idle": streams.idle,
+    "workers": workers.outside,
     "files": files.large,
     "sessions": records.sessions,
 }

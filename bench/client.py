@@ -52,8 +52,9 @@ class Client:
         document = {"name": name, "model": "bench", "system": "You are measured.", "tools": _TOOLS}
         return (await self.post("/v1/agents", document))["id"]
 
-    async def session(self, agent: str) -> str:
-        return (await self.post("/v1/sessions", {"agent": agent, "title": "bench"}))["id"]
+    async def session(self, agent: str, environment: str = "env_default") -> str:
+        document = {"agent": agent, "title": "bench", "environment_id": environment}
+        return (await self.post("/v1/sessions", document))["id"]
 
     async def say(self, session: str, text: str) -> None:
         event = {"type": "user.message", "content": [{"type": "text", "text": text}]}

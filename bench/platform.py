@@ -38,6 +38,11 @@ class Platform:
         self._model_port = int(self._model.stdout.readline())
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def data_dir(self) -> Path:
+        """Where it keeps everything."""
+        return self._folder / "data"
+
     def start(self) -> float:
         """Seconds until it says that it is healthy, which it does once every process serves."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MANAGED_AGENTS_")}
@@ -48,7 +53,7 @@ class Platform:
             "MANAGED_AGENTS_MODEL": "bench",
         }
         environment |= self._servers
-        command = [*_UP, "--port", str(self.port), "--data-dir", str(self._folder / "data"), "--json"]
+        command = [*_UP, "--port", str(self.port), "--data-dir", str(self.data_dir), "--json"]
         began = time.perf_counter()
         with open(self._folder / "up.log", "ab") as log:
             self._process = subprocess.Popen(

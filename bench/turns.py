@@ -16,13 +16,13 @@ _TURNS_PER_SESSION = 10
 async def plain(client: Client, platform: Platform, scale: float) -> Figures:
     """One, eight and 32 at a time, with the CPU of every process."""
     agent = await client.agent()
-    await _turns(client, agent, 40, 4, PLAIN)
+    await play_turns(client, agent, 40, 4, PLAIN)
     figures: Figures = {}
     for at_once, turns in ((1, 150), (8, 480), (32, 960)):
         await platform.settle()
         before = platform.cpu()
         count = max(at_once, int(turns * scale))
-        whole, acknowledged, seconds = await _turns(client, agent, count, at_once, PLAIN)
+        whole, acknowledged, seconds = await play_turns(client, agent, count, at_once, PLAIN)
         spent = platform.cpu() - before
         name = f"turn_c{at_once}"
         figures |= {
@@ -39,10 +39,10 @@ async def plain(client: Client, platform: Platform, scale: float) -> Figures:
 async def with_tool(client: Client, platform: Platform, scale: float) -> Figures:
     """Turns with one local tool call each."""
     agent = await client.agent()
-    await _turns(client, agent, 16, 8, TOOL)
+    await play_turns(client, agent, 16, 8, TOOL)
     await platform.settle()
     before, count = platform.cpu(), max(16, int(160 * scale))
-    whole, _, seconds = await _turns(client, agent, count, 8, TOOL)
+    whole, _, seconds = await play_turns(client, agent, count, 8, TOOL)
     return {
         "tool_turn_c8_per_s": count / seconds,
         "tool_turn_c8_p50_ms": milliseconds(whole, 50),
@@ -68,11 +68,11 @@ async def turns_on(client: Client, platform: Platform, session: str, turns: int)
     return (platform.cpu().total() - before) / turns, taken
 
 
-async def _turns(
-    client: Client, agent: str, turns: int, at_once: int, text: str
+async def play_turns(
+    client: Client, agent: str, turns: int, at_once: int, text: str, environment: str = "env_default"
 ) -> tuple[list[float], list[float], float]:
     """Ten turns on each of enough sessions: seconds to idle, seconds to the POST's answer, seconds in all."""
-    sessions = [await client.session(agent) for _ in range(max(at_once, -(-turns // _TURNS_PER_SESSION)))]
+    sessions = [await client.session(agent, environment) for _ in range(max(at_once, -(-turns // _TURNS_PER_SESSION)))]
     streams = [await client.listen(session) for session in sessions]
     whole: list[float] = []
     acknowledged: list[float] = []

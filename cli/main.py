@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from cli import keys
+from cli import keys, worker
+from cli.rehearse.command import rehearse
 
 app = typer.Typer(
     name="managed-agents",
@@ -26,6 +27,12 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 app.add_typer(keys.app, name="keys")
+app.add_typer(worker.app, name="worker")
+app.command(
+    epilog="Examples: `managed-agents rehearse --new my-domain` · `managed-agents rehearse my-domain --check` · "
+    "`managed-agents rehearse my-domain --agent http://localhost:8787/step` · "
+    "`managed-agents rehearse my-domain --agent agent_01M8… --trials 5 --junit report.xml`"
+)(rehearse)
 
 Port = Annotated[
     int,

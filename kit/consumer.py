@@ -9,7 +9,8 @@
 Delivery is at least once. The handler's transaction also records the message id in `processed_messages`
 (PROCESSED_MESSAGES_DDL of `kit.outbox`), so a message that comes again has no second effect. A handler that fails gets
 the message again, later each time; one that takes long keeps it by telling the server that it is at work. Processes
-that use the same name share the messages. A fetch is never cancelled, since that would hold back the next message.
+that use the same name share the messages. To stop it gives its interest back before it leaves, so no message is on its
+way to nobody, which would hold it back for as long as the server waits for an acknowledgement.
 """
 
 import asyncio
@@ -19,17 +20,24 @@ from dataclasses import dataclass
 from typing import LiteralString
 
 import nats.errors
+import orjson
 from nats.aio.msg import Msg
-from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.aio.subscription import Subscription
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, Header, StatusCode
+from nats.js.errors import APIError
 from nats.js.errors import Error as JetStreamError
 
 from kit.errors import Unavailable
 from kit.nats import Nats
 from kit.postgres import Database, Tx
 from kit.telemetry import continue_trace, log, request_id
+from kit.waiting import within
 
-_FETCH_SECONDS = 2.0
+_FETCH_SECONDS = 20.0
+_LATE_SECONDS = 2.0
+_NEXT = "$JS.API.CONSUMER.MSG.NEXT"
+_PULL = orjson.dumps({"batch": 1, "expires": int(_FETCH_SECONDS * 1_000_000_000)})
+_NOTHING_THERE = (StatusCode.NO_MESSAGES, StatusCode.REQUEST_TIMEOUT, StatusCode.CONFLICT)
 _ACK_WAIT_SECONDS = 30.0
 _PAUSES_SECONDS = (0.5, 2.0, 10.0, 30.0, 120.0)
 _KEEP_DAYS = 8
@@ -60,13 +68,23 @@ class Consumer:
     """One loop that handles the messages of a stream one after another."""
 
     def __init__(
-        self, database: Database, nats: Nats, *, stream: str, name: str, subjects: Sequence[str], handler: Handler
+        self,
+        database: Database,
+        nats: Nats,
+        *,
+        stream: str,
+        name: str,
+        subjects: Sequence[str],
+        handler: Handler,
+        committed: Callable[[Message], None] | None = None,
     ) -> None:
+        """`committed` hears of each message whose effects were just committed."""
         self._database = database
         self._nats = nats
         self._stream = stream
         self._name = name
         self._handler = handler
+        self._committed = committed
         self._config = ConsumerConfig(
             durable_name=name,
             ack_policy=AckPolicy.EXPLICIT,
@@ -76,18 +94,20 @@ class Consumer:
             max_ack_pending=1_000,
         )
         self._stopping = asyncio.Event()
-        self._renew = asyncio.Event()
+        # Set where what waits for a message is to end: for good, or since the server may know nothing of it.
+        self._interrupted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin in the background; neither NATS nor the stream need to exist yet."""
         # A server that lost its disk lost the consumer too, and a fetch would wait for ever.
-        self._nats.on_reconnect(self._renew.set)
+        self._nats.on_reconnect(self._interrupted.set)
         self._task = asyncio.create_task(self._run(), name=f"consumer {self._name}")
 
     async def stop(self) -> None:
-        """Finish the message in hand. Takes at most the time of one fetch on top."""
+        """Finish the message in hand, and one that is on its way."""
         self._stopping.set()
+        self._interrupted.set()
         if self._task is not None:
             await self._task
 
@@ -108,23 +128,47 @@ class Consumer:
                 await self._pause(1.0)
 
     async def _consume(self) -> None:
-        self._renew.clear()
-        subscription = await self._subscribe()
+        self._interrupted.clear()
+        await self._nats.jetstream().add_consumer(self._stream, self._config)
+        client = self._nats.client
+        inbox = await client.subscribe(client.new_inbox())
+        leaving = asyncio.create_task(self._leave(inbox), name=f"end of consumer {self._name}")
         try:
-            while not self._stopping.is_set() and not self._renew.is_set():
-                try:
-                    (message,) = await subscription.fetch(1, timeout=_FETCH_SECONDS)
-                except (TimeoutError, nats.errors.TimeoutError):
-                    continue
-                await self._handle(message)
+            while not leaving.done() and not self._stopping.is_set():
+                if (message := await self._next(inbox, leaving)) is not None:
+                    await self._handle(message)
         finally:
+            if not self._interrupted.is_set():
+                leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
             with suppress(nats.errors.Error):
-                await subscription.unsubscribe()
+                await inbox.unsubscribe()
 
-    async def _subscribe(self) -> JetStreamContext.PullSubscription:
-        jetstream = self._nats.jetstream()
-        await jetstream.add_consumer(self._stream, self._config)
-        return await jetstream.pull_subscribe_bind(self._name, self._stream)
+    async def _next(self, inbox: Subscription, leaving: asyncio.Task[None]) -> Msg | None:
+        """The next message; None where there is none for a while, or none is to come."""
+        await self._nats.client.publish(f"{_NEXT}.{self._stream}.{self._name}", _PULL, reply=inbox.subject)
+        waiting = asyncio.create_task(inbox.next_msg(timeout=_FETCH_SECONDS + _LATE_SECONDS))
+        try:
+            await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                return None
+            message = waiting.result()
+        except (TimeoutError, nats.errors.TimeoutError):
+            return None
+        finally:
+            waiting.cancel()
+        status = (message.headers or {}).get(Header.STATUS)
+        if status is None:
+            return message
+        if status not in _NOTHING_THERE:
+            raise APIError.from_msg(message)
+        return None
+
+    async def _leave(self, inbox: Subscription) -> None:
+        """Give the interest back once this is to end: after that nothing is on its way here."""
+        await self._interrupted.wait()
+        with suppress(nats.errors.Error, TimeoutError):
+            await within(inbox.drain(), _LATE_SECONDS)
 
     async def _handle(self, message: Msg) -> None:
         headers = dict(message.headers or {})
@@ -159,6 +203,8 @@ class Consumer:
         async with self._database.platform_transaction() as tx:
             if await tx.execute(_RECORD, {"consumer": self._name, "message_id": message.id}):
                 await self._handler(tx, message)
+        if self._committed is not None:
+            self._committed(message)
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):

@@ -36,6 +36,10 @@ class CallContext:
     role: str = ""
     # Of a `worker`, which reaches nothing else.
     environment_id: str = ""
+    # Of a `worker` that came with the sessions token of a work item: the session, the item, and the token's digest.
+    session_id: str = ""
+    work_id: str = ""
+    sessions_token_sha256: bytes = field(default=b"", repr=False)
     wire: bytes = field(default=b"", repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -47,6 +51,9 @@ class CallContext:
                 published_contract=self.published_contract,
                 role=self.role,
                 environment_id=self.environment_id,
+                session_id=self.session_id,
+                work_id=self.work_id,
+                sessions_token_sha256=self.sessions_token_sha256,
             ).SerializeToString()
             object.__setattr__(self, "wire", encoded)
 
@@ -112,5 +119,8 @@ def parse_context(encoded: bytes | None, remaining_seconds: float | None) -> Cal
         deadline,
         wire.role,
         wire.environment_id,
+        wire.session_id,
+        wire.work_id,
+        wire.sessions_token_sha256,
         encoded,
     )

@@ -22,8 +22,10 @@ from kit.buffers import keep_buffers
 from kit.config import ConfigError, load
 from kit.nats import connect as connect_nats
 
+from .admission.browsers import Browsers
 from .admission.compatibility import Compatibility
 from .admission.credentials import Authenticator
+from .admission.holders import SessionsTokens
 from .admission.hosts import is_loopback
 from .admission.keyring import KeyRing
 from .admission.limits import RateLimiter
@@ -34,15 +36,33 @@ from .operation.dispatch import build_routes, no_route
 from .operation.docs import page as reference_page
 from .operation.openapi import document
 from .operation.shell import Shell
-from .routes import agents, environments, files, memory_stores, models, outcomes, resources, sessions, skills, vaults
+from .routes import (
+    agents,
+    environments,
+    examples,
+    files,
+    memory_stores,
+    models,
+    outcomes,
+    publications,
+    resources,
+    sessions,
+    skills,
+    vaults,
+)
+from .routes.browsers import BrowserRoutes
 from .routes.console import PATH, console, dashboard
 from .routes.events import EventRoutes
+from .routes.gateway import GatewayRoutes
 from .routes.keys import KeyRoutes
 from .routes.mcp import McpRoutes
 from .routes.runs import RunRoutes
 from .routes.runtime import RuntimeRoutes
+from .routes.session_work import SessionWorkRoutes
 from .routes.settings import SettingsRoutes
+from .routes.steps import StepRoutes
 from .routes.threads import ThreadRoutes
+from .routes.worker import WorkerRoutes
 from .streams import Hub, StreamProtocol
 
 TITLE = "managed-agents"
@@ -61,13 +81,20 @@ def all_operations(settings: GatewaySettings, hub: Hub, ring: KeyRing | None = N
     runtime = RuntimeRoutes(version=build_version())
     configured = settings.api_key.get_secret_value() if settings.api_key else None
     return (
+        # First, since paths are matched in their order and workers ask most often.
+        *WorkerRoutes(Authenticator(configured, ring), hub.when_closing).operations(),
+        *SessionWorkRoutes().operations(),
         *agents.OPERATIONS,
+        *publications.OPERATIONS,
         *environments.OPERATIONS,
         *sessions.OPERATIONS,
         *resources.OPERATIONS,
         *EventRoutes(hub).operations(),
         *RunRoutes(hub).operations(),
+        *StepRoutes(hub).operations(),
         *ThreadRoutes(hub).operations(),
+        *GatewayRoutes(hub).operations(),
+        *BrowserRoutes(_browsers(settings)).operations(),
         *files.OPERATIONS,
         *skills.OPERATIONS,
         *outcomes.OPERATIONS,
@@ -81,6 +108,10 @@ def all_operations(settings: GatewaySettings, hub: Hub, ring: KeyRing | None = N
     )
 
 
+def _browsers(settings: GatewaySettings) -> Browsers:
+    return Browsers(settings.internal_token(), settings.allowed_origins())
+
+
 def create_app(
     settings: GatewaySettings, clients: Clients, operations: Sequence[Operation], ring: KeyRing | None = None
 ) -> ASGIApp:
@@ -88,7 +119,7 @@ def create_app(
     api_key = settings.api_key.get_secret_value() if settings.api_key else None
     if api_key:
         telemetry.register_secret(api_key)
-    authenticator = Authenticator(api_key, ring)
+    authenticator = Authenticator(api_key, ring, _browsers(settings), SessionsTokens(clients.session_work))
     app = FastAPI(title=TITLE, version=build_version(), docs_url=None, redoc_url=None, redirect_slashes=False)
 
     @cache
@@ -105,6 +136,8 @@ def create_app(
     app.add_route("/docs", docs, include_in_schema=False)
     app.add_route(PATH, console, include_in_schema=False)
     app.add_route("/dashboard", dashboard, include_in_schema=False)
+    for path, endpoint in examples.PAGES.items():
+        app.add_route(path, endpoint, include_in_schema=False)
     app.router.routes[:0] = build_routes(operations, clients)
     app.router.default = no_route
     # The router alone: FastAPI's own error layers would answer before the shell does.
@@ -119,6 +152,7 @@ def create_app(
             writes=settings.inbound_rate_limit_write,
         ),
         listens_on_loopback=is_loopback(settings.host),
+        keys_in_bodies={operation.path for operation in operations if operation.key_in_body},
     )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from kit.config import BaseServiceSettings, ConfigError, Field, SecretStr
 
+# A scheme, a host, and no port where it is the scheme's own: that is how a browser says it.
+_ORIGIN = re.compile(r"(?!http://.*:80$|https://.*:443$)https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 DEFAULT_VERSIONS = ("2023-06-01", "2026-10-21")
 
 
@@ -58,8 +61,15 @@ class GatewaySettings(BaseServiceSettings):
         }
 
     def allowed_origins(self) -> tuple[str, ...]:
-        """Origins whose pages may call the API; none by default."""
-        return tuple(_split(self.cors_origins))
+        """Origins whose pages may call the API, as browsers spell them; none by default."""
+        origins = tuple(each.lower().removesuffix("/") for each in _split(self.cors_origins))
+        for origin in origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    "MANAGED_AGENTS_CORS_ORIGINS should be origins with commas between them, such as"
+                    f" https://app.example.com or http://localhost:5173; {origin[:100]!r} is none."
+                )
+        return origins
 
 
 def _split(text: str) -> list[str]:

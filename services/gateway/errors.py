@@ -75,6 +75,8 @@ SHAPES_BY_REASON: dict[str, ErrorShape] = {
     "FILE_RANGE_NOT_SATISFIABLE": ErrorShape(416, "invalid_request_error", "invalid_request_error"),
     "UNSUPPORTED_MEDIA_TYPE": ErrorShape(415, "invalid_request_error", "invalid_request_error"),
     "MEMORY_PATH_CONFLICT": ErrorShape(409, "conflict", "memory_path_conflict_error"),
+    "STEP_TURN_FAILED": ErrorShape(502, "internal_error", "api_error"),
+    "HEARTBEAT_PRECONDITION_FAILED": ErrorShape(412, "invalid_request_error", "invalid_request_error"),
     "PRECONDITION_FAILED": ErrorShape(409, "conflict", "memory_precondition_failed_error"),
 }
 
@@ -82,6 +84,9 @@ SHAPES_BY_REASON: dict[str, ErrorShape] = {
 DETAILS_BESIDE = frozenset({"memory_path_conflict", "precondition_failed"})
 # The same request may succeed later, so the published client may try again.
 RETRYABLE_CONFLICTS = frozenset({"WRITE_CONFLICT"})
+
+# Conflicts that have no code: what another worker holds is alive, and its holder goes on.
+CODELESS = frozenset({"WORK_ITEM_HELD"})
 
 
 class InvalidRequest(InvalidArgument):
@@ -180,6 +185,7 @@ class ErrorAnswer:
 
     status: int
     type: str
+    # Empty where the refusal has none.
     code: str
     message: str
     details: object | None
@@ -187,7 +193,9 @@ class ErrorAnswer:
 
     def body(self, request_id: str) -> bytes:
         """Render the one envelope that every failure has."""
-        error: dict[str, object] = {"type": self.type, "message": self.message, "code": self.code}
+        error: dict[str, object] = {"type": self.type, "message": self.message}
+        if self.code:
+            error["code"] = self.code
         if self.details is not None:
             error["details"] = self.details
             if self.code in DETAILS_BESIDE and isinstance(self.details, dict):
@@ -225,7 +233,7 @@ def describe(error: BaseException, *, published: bool, request_id: str) -> Error
     return ErrorAnswer(
         status=shape.status,
         type=type_name,
-        code=error.reason.lower(),
+        code="" if error.reason in CODELESS else error.reason.lower(),
         message=str(error.message),
         details=_details(error),
         headers=_headers(shape, error),
@@ -258,6 +266,9 @@ def _headers(shape: ErrorShape, error: DomainError) -> tuple[tuple[str, str], ..
         case 401:
             return (("www-authenticate", "Bearer"),)
         case 409 if error.reason not in RETRYABLE_CONFLICTS:
+            return (("x-should-retry", "false"),)
+        case 502:
+            # The same request would be told of the same failure.
             return (("x-should-retry", "false"),)
         case 413:
             # The rest of the body is still on its way; nobody is going to read it.

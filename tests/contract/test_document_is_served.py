@@ -73,6 +73,9 @@ def _try_out(operation: APIOperation, mode: GenerationMode) -> None:
     def try_one(case: Case) -> None:
         if isinstance(case.body, dict) and case.body.get("stream"):
             case.body["stream"] = False
+        if isinstance(case.body, dict) and isinstance(case.body.get("wait_ms"), int):
+            # A claim may be held for half a minute; how long has tests of its own.
+            case.body["wait_ms"] = min(case.body["wait_ms"], 50)
         # One credential, and the right one: what others are answered has tests of its own.
         for name in [name for name in case.headers if name.lower() in ("x-api-key", "authorization")]:
             del case.headers[name]

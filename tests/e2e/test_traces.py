@@ -84,3 +84,49 @@ def test_a_message_is_one_trace_from_the_gateway_to_the_end_of_its_turn(
     assert any("/v1/sessions/{session_id}/messages" in name for name in by_service["gateway"])
     assert any("AppendEvents" in name for name in by_service["sessions"])
     assert any(name.split(" ")[0] in ("SELECT", "INSERT", "UPDATE", "WITH") for name in by_service["sessions"])
+
+
+# What the runtime does on every run of the session gateway, in this order.
+STEPS = [
+    ("gateway", "gateway.access"),
+    ("sessions", "gateway.configuration"),
+    ("runner", "guardrail.input"),
+    ("runner", "memory.follow"),
+    ("runner", "model.request"),
+    ("runner", "tool.run"),
+    ("runner", "guardrail.output"),
+    ("runner", "memory.finish"),
+]
+
+
+def test_every_step_of_a_run_of_the_session_gateway_is_in_its_trace(
+    tmp_path: Path, collector: tuple[str, Spans]
+) -> None:
+    endpoint, received = collector
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "200"}
+    with running_platform(tmp_path / "data", environment=environment) as platform:
+        store = post(f"{platform.url}/v1/memory_stores", {"name": "notes"})
+        definition = {
+            "name": "a",
+            "model": "demo",
+            "system": "s",
+            "tools": [{"type": "agent_toolset_20260401"}],
+            "guardrails": {side: {"deny_patterns": ["never said"]} for side in ("input", "output")},
+            "gateway_session": {"resources": [{"type": "memory_store", "memory_store_id": store["id"]}]},
+        }
+        agent = post(f"{platform.url}/v1/agents", definition)
+        gate = f"{platform.url}/api/agents/{agent['id']}/eve/v1/session"
+        request = urllib.request.Request(
+            gate,
+            json.dumps({"message": 'TOOL:bash:{"command": "echo noted > /mnt/memory/notes/n.txt"}'}).encode(),
+            {"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            session_id, run_id = response.headers["session-id"], response.headers["run-id"]
+            told = response.read().decode()
+        assert "event: completed" in told, told
+        with urllib.request.urlopen(f"{gate}/{session_id}/runs/{run_id}", timeout=20) as response:
+            trace_id = json.load(response)["traceId"]
+        await_until(lambda: set(STEPS) <= received[trace_id], timeout=15, message=f"{STEPS} in {trace_id}")
+        with urllib.request.urlopen(f"{platform.url}/v1/memory_stores/{store['id']}/memories", timeout=20) as response:
+            assert [memory["path"] for memory in json.load(response)["data"]] == ["/n.txt"]

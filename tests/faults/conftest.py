@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-SHORT_KILLS, SHORT_SESSIONS, SHORT_OUTAGE_SECONDS = 15, 8, 3.0
+SHORT_KILLS, SHORT_SESSIONS, SHORT_OUTAGE_SECONDS, SHORT_ITEMS = 15, 8, 3.0, 100
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -12,6 +12,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=SHORT_KILLS, help="harms that the nemesis does")
     parser.addoption("--sessions", type=int, default=SHORT_SESSIONS, help="sessions that work meanwhile")
     parser.addoption("--outage", type=float, default=SHORT_OUTAGE_SECONDS, help="seconds that a server is away")
+    parser.addoption("--work-items", type=int, default=SHORT_ITEMS, help="items that workers are given")
     parser.addoption("--fault-seed", type=int, default=20261129, help="seed of the nemesis and the clients")
 
 
@@ -37,3 +38,9 @@ def outage_seconds(request: pytest.FixtureRequest) -> float:
 def seed(request: pytest.FixtureRequest) -> int:
     """Where chance begins."""
     return request.config.getoption("--fault-seed", 20261129)
+
+
+@pytest.fixture
+def items(request: pytest.FixtureRequest) -> int:
+    """How many items workers are given."""
+    return request.config.getoption("--work-items", SHORT_ITEMS)

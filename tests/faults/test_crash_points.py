@@ -30,11 +30,14 @@ POINTS = {
 # So small that a session is compacted in nearly every turn.
 WINDOWS = {"with a summary": {"MANAGED_AGENTS_CONTEXT_WINDOW_TOKENS": "250"}}
 TURNS = 3
+LONG = ("after a commit, after a grant", "with a summary")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("place", POINTS)
+@pytest.mark.parametrize(
+    "place", [pytest.param(place, marks=[pytest.mark.long] if place in LONG else []) for place in POINTS]
+)
 async def test_a_death_in_the_worst_moment_loses_and_repeats_nothing(tmp_path: Path, place: str, seed: int) -> None:
     ground = Ground(tmp_path / "data", failpoints=",".join(POINTS[place]), environment=WINDOWS.get(place))
     try:

@@ -114,8 +114,11 @@ async def _settled_census(ground: Ground) -> Counter[str]:
 
     async def is_still() -> bool:
         last.append(await census(ground))
-        # The durable one, and the one that the runners of a host share.
-        return last[-1] == last[-2] and last[-1]["consumers of the stream"] == 2
+        # The durable one, the one that the runners of a host share, and the two of the queue.
+        whole = last[-1]["consumers of the stream"] == 4
+        # Each runner follows deletions from its first look at the stream on, the second one maybe later.
+        alike = last[-1]["subscriptions of runner"] % len(RUNNERS) == 0
+        return last[-1] == last[-2] and whole and alike
 
     await await_until(is_still, QUIET_SECONDS, "nothing comes or goes any more")
     return last[-1]

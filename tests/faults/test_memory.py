@@ -56,7 +56,9 @@ async def _versions(client: Api, store_id: str) -> list[dict[str, Any]]:
     return (await client.call("GET", f"/v1/memory_stores/{store_id}/memory_versions?limit=100"))["data"]
 
 
-@pytest.mark.parametrize("point", ["runner.memory.changed=kill@2", "runner.memory.pushed=kill@2"])
+@pytest.mark.parametrize(
+    "point", [pytest.param("runner.memory.changed=kill@2", marks=pytest.mark.long), "runner.memory.pushed=kill@2"]
+)
 async def test_each_edit_is_stored_once_whatever_dies(tmp_path: Path, point: str) -> None:
     ground = Ground(tmp_path / "data", failpoints=point)
     try:

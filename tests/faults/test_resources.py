@@ -76,7 +76,13 @@ async def server(tmp_path: Path) -> AsyncIterator[GitServer]:
         yield running
 
 
-@pytest.mark.parametrize("point", ["runner.outputs.recorded=kill@2", "blobs.kept=kill@3", "files.saved=kill@3"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "runner.outputs.recorded=kill@2",
+        *(pytest.param(f"{point}=kill@3", marks=pytest.mark.long) for point in ("blobs.kept", "files.saved")),
+    ],
+)
 async def test_outputs_are_listed_once_whatever_dies(tmp_path: Path, server: GitServer, point: str) -> None:
     ground = Ground(tmp_path / "data", failpoints=point, environment=PRIVATE)
     try:

@@ -29,7 +29,9 @@ THREADS = 3
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("place", POINTS)
+@pytest.mark.parametrize(
+    "place", [pytest.param(place, marks=[] if place == "around commits" else [pytest.mark.long]) for place in POINTS]
+)
 async def test_a_death_between_a_coordinator_and_its_threads(tmp_path: Path, place: str) -> None:
     ground = Ground(tmp_path / "data", failpoints=POINTS[place])
     try:

@@ -27,6 +27,19 @@ AGENT = {
     "mcp_servers": [{"type": "url", "name": "docs", "url": "https://mcp.example.com/docs"}],
     "skills": [{"type": "custom", "skill_id": "skill_x", "version": "1"}],
     "metadata": {"purpose": "test"},
+    "guardrails": {
+        "input": {
+            "max_characters": 1_000,
+            "deny_patterns": [{"pattern": "(?i)secret", "code": "no_secrets", "message": "No secrets."}],
+            "endpoint": {"url": "https://guard.example.com/check", "timeout_seconds": 1.5, "on_failure": "block"},
+        },
+        "output": {"max_characters": 1_000, "code": "too_long", "message": "Too long."},
+    },
+    "gateway_session": {
+        "environment_id": "env_default",
+        "vault_ids": ["vlt_x"],
+        "resources": [{"type": "file", "file_id": "file_x", "mount_path": "/data.csv"}],
+    },
 }
 ENVIRONMENT = {
     "name": "tester",
@@ -42,7 +55,15 @@ ENVIRONMENT = {
     },
     "metadata": {"purpose": "test"},
 }
+HELD = {"id": "work_x", "worker_id": "tester", "attempt": 1}
 TEXT = [{"type": "text", "text": "hello"}]
+# Options of an engine that is reached by nobody.
+OUTSIDE = {
+    "url": "http://127.0.0.1:1/step",
+    "headers": {"Authorization": "Bearer ${AGENT_TOKEN}", "X-Tenant": "acme"},
+    "max_rounds": 2,
+    "timeout_seconds": 5,
+}
 SESSION = {
     "agent": {"type": "agent", "id": "AGENT", "version": 1},
     "environment_id": "env_default",
@@ -187,13 +208,14 @@ MEMORY_CHANGE = {**MEMORY, "precondition": {"type": "content_sha256", "content_s
 # A sound body of every operation that takes one in JSON, or several. Of what may come as a form too, the forms are
 # tried elsewhere.
 BODIES: dict[str, Any] = {
-    "POST /v1/agents": AGENT,
+    "POST /v1/agents": [AGENT, {**AGENT, "loop_engine": "http", "loop_engine_options": OUTSIDE}],
     "POST /v1/agents/{agent_id}": {**AGENT, "version": 1},
     "PUT /v1/agents/{agent_id}": {**AGENT, "expected_version": 1},
+    "POST /v1/agents/{agent_id}/publish": {"version": 1},
     "POST /v1/environments": ENVIRONMENT,
     "POST /v1/environments/{environment_id}": ENVIRONMENT,
     "PUT /v1/environments/{environment_id}": ENVIRONMENT,
-    "POST /v1/sessions": SESSION,
+    "POST /v1/sessions": [SESSION, {**SESSION, "loop_engine": {"provider": "http", "options": OUTSIDE}}],
     "POST /v1/sessions/{session_id}": {
         "title": "test",
         "metadata": {"purpose": "test"},
@@ -214,6 +236,16 @@ BODIES: dict[str, Any] = {
             "loop_engine": "builtin",
         },
     },
+    "POST /v1/agents/{agent_id}/step": [
+        {
+            "session_id": "20261018T210512-k3f9/order-status#0",
+            "system": "You answer questions about orders.",
+            "tools": [{"name": "get_order", "description": "Reads one order.", "input_schema": SCHEMA}],
+            "message": "Where is my order?",
+            "step": 1,
+        },
+        {"session_id": "never begun", "tool_results": [{"id": "sevt_x", "ok": False, "error": "No such order."}]},
+    ],
     "POST /v1/outcomes": OUTCOME,
     "PUT /v1/outcomes/{outcome_id}": OUTCOME,
     "POST /v1/sessions/{session_id}/outcomes": {
@@ -230,6 +262,16 @@ BODIES: dict[str, Any] = {
         "expires_at": "2099-01-01T00:00:00Z",
         "metadata": {"purpose": "test"},
     },
+    "POST /v1/x/worker/claim": [
+        {"worker_id": "tester", "session_id": "sess_x", "wait_ms": 5},
+        {"worker_id": "tester", "environment_id": "env_x", "environment_key": "mawk_x"},
+    ],
+    "POST /v1/x/worker/accept": HELD,
+    "POST /v1/x/worker/heartbeat": HELD,
+    "POST /v1/x/worker/complete": {**HELD, "result": {"stdout": "", "exitCode": 0}, "failed": False},
+    "POST /v1/environments/{environment_id}/work/{work_id}/stop": [{"force": True}, {"force": False}],
+    "POST /v1/environments/{environment_id}/work/{work_id}": {"metadata": {"purpose": "test"}},
+    "PATCH /v1/environments/{environment_id}/work/{work_id}": {"metadata": {"purpose": "test"}},
     "POST /v1/x/settings/validate": SETTINGS,
     "POST /v1/x/settings/test": {"area": "model", "config": SETTINGS["model"]},
     "PUT /v1/x/settings": {"revision": 0, "config": SETTINGS},
@@ -258,8 +300,18 @@ for _prefix in ("/v1/vaults", "/v1/credential-vaults"):
         f"POST {_one}/rotate": ROTATION,
         f"POST {_one}/mark-used": {"actor": "tester", "metadata": {"purpose": "test"}},
     }
+for _door in ("/api/agents/{agent_id}/eve/v1", "/api/agents/{agent_id}/preview/eve/v1"):
+    _answers = [{"requestId": "sevt_x", "optionId": "deny", "text": "No."}]
+    _sends = [{"message": TEXT}, {"sessionId": "sess_x", "inputResponses": _answers}, {"turnId": "run_x"}]
+    BODIES |= {
+        f"POST {_door}/session": _sends,
+        f"POST {_door}/session/{{session_id}}": [{"message": TEXT}, {"inputResponses": _answers}, {"turnId": "run_x"}],
+        f"POST {_door}/session/{{session_id}}/cancel": {"turnId": "run_x"},
+        f"POST {_door}/tickets": {"user": "somebody", "seconds": 60},
+        f"POST {_door}/cookie": {"ticket": "ticket"},
+    }
 # These take no body at all, too.
-OPTIONAL = tuple(name for name in BODIES if name.endswith("/mark-used"))
+OPTIONAL = tuple(name for name in BODIES if name.endswith(("/mark-used", "/tickets", "/cancel", "/publish", "/stop")))
 
 
 def bodies_of(operation: str, known: dict[str, str]) -> list[dict[str, Any]]:
@@ -294,7 +346,9 @@ def one_of_each(url: str) -> dict[str, str]:
         vault = made("/v1/vaults", VAULT)
         skill = made("/v1/skills", package("plain-skill"))
         store = made("/v1/memory_stores", STORE)
+        run = http.post(f"/api/agents/{agent}/eve/v1/session", json={"message": "LEN:1"})
         return {
+            "run_id": run.headers["run-id"],
             "agent_id": agent,
             "environment_id": environment,
             "session_id": session,
@@ -314,4 +368,5 @@ def one_of_each(url: str) -> dict[str, str]:
             "memory_id": made(f"/v1/memory_stores/{store}/memories", {**MEMORY, "path": "/notes/plain"}),
             "version_id": first(f"/v1/memory_stores/{store}/memory_versions"),
             "model_id": "demo",
+            "work_id": "work_x",
         }

@@ -15,25 +15,48 @@ from typing import Literal
 
 from kit.errors import PermissionDenied
 
+from ..errors import InvalidCredential
 from .hosts import is_loopback
 from .principal import ANONYMOUS, DEFAULT_WORKSPACE, Principal
 
 Needs = Literal["read_only", "member", "admin", "operator"]
+# What the path of a route names, for whoever holds a work item: the item itself, its session, a memory store that is
+# attached to that, or a skill of its agents.
+Holders = Literal["item", "session", "store", "skill"]
 
 _RANKS = {"worker": 0, "read_only": 1, "member": 2, "admin": 3, "operator": 3}
 _MAPPED = "::ffff:"
 
 
 def require_role(
-    principal: Principal, needs: Needs, *, workers: bool, path: Mapping[str, str], client: Sequence[object] | None
+    principal: Principal,
+    needs: Needs,
+    *,
+    workers: bool,
+    path: Mapping[str, str],
+    client: Sequence[object] | None,
+    holders: Holders | None = None,
+    workers_only: bool = False,
 ) -> None:
-    """Refuse whoever may not. `workers` tells whether the route also takes workers; `client` is the peer's address."""
+    """Refuse whoever may not. `client` is the peer's address.
+
+    `workers` tells whether the route also takes the keys of workers, `holders` what it lets who holds a work item
+    reach (`admission/holders.py` decides whether it is theirs).
+    """
     if principal.role == "worker":
+        if principal.has_lost and holders != "item":
+            raise InvalidCredential("This sessions token was made for an attempt that is over.")
+        if holders is not None and (principal.work_id or holders in ("item", "session")):
+            workers = True
+        elif principal.work_id:
+            workers = False
         if not workers:
             raise PermissionDenied("A worker key reaches the work of its environment only. Send an API key here.")
         if path.get("environment_id", principal.environment_id) != principal.environment_id:
             raise PermissionDenied("This worker key belongs to another environment.")
         return
+    if workers_only and principal is not ANONYMOUS:
+        raise PermissionDenied("This is for workers: send a worker key of the environment. API keys manage it.")
     if _RANKS[principal.role] < _RANKS[needs]:
         raise PermissionDenied(
             f"This needs a key of role {'admin' if needs == 'operator' else needs}; the one that was sent has the "

@@ -80,8 +80,8 @@ async def _read(receive: Receive, max_bytes: int) -> bytes:
     return b"".join(chunks)
 
 
-def parse(raw: bytes) -> Any:
-    """Decode JSON that every part behind the gateway can store."""
+def parse(raw: bytes, *, nul: bool = False) -> Any:
+    """Decode JSON that every part behind the gateway can store; with `nul`, strings that only some can."""
     if not raw.strip():
         raise InvalidJson("The body is empty; send a JSON object.")
     try:
@@ -91,18 +91,18 @@ def parse(raw: bytes) -> Any:
             f"The body is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})."
         ) from None
     may_be_deep = raw.count(b"{") + raw.count(b"[") > MAX_DEPTH
-    if may_be_deep or b"\\u0000" in raw:
-        _walk(value)
+    if may_be_deep or (not nul and b"\\u0000" in raw):
+        _walk(value, nul=nul)
     return value
 
 
-def _walk(root: Any) -> None:
+def _walk(root: Any, *, nul: bool) -> None:
     """Check depth and characters without recursion."""
     stack: list[tuple[Any, int, tuple[Any, ...]]] = [(root, 1, ())]
     while stack:
         value, depth, path = stack.pop()
         if isinstance(value, str):
-            if "\x00" in value:
+            if "\x00" in value and not nul:
                 raise InvalidRequest(f"{_dotted(path)} must not hold NUL characters.", field=_dotted(path))
             continue
         if not isinstance(value, dict | list):
@@ -111,7 +111,7 @@ def _walk(root: Any) -> None:
             raise InvalidJson(f"The body is nested deeper than {MAX_DEPTH} levels.")
         if isinstance(value, dict):
             for name, member in value.items():
-                if "\x00" in name:
+                if "\x00" in name and not nul:
                     raise InvalidRequest("Field names must not hold NUL characters.")
                 stack.append((member, depth + 1, (*path, name)))
         else:

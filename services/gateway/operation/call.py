@@ -47,6 +47,9 @@ class Admitted:
             published_contract=self.published,
             role=self.principal.role,
             environment_id=self.principal.environment_id,
+            session_id=self.principal.session_id,
+            work_id=self.principal.work_id,
+            sessions_token_sha256=self.principal.token_sha256,
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ..admission.roles import Needs
+from ..admission.roles import Holders, Needs
 from .body import DEFAULT_MAX_BODY_BYTES
 from .call import Call
 from .query import Parameter
@@ -45,12 +45,22 @@ class Operation:
     stream: bool = False
     # A route that also streams when asked to, beside its JSON answer.
     may_stream: bool = False
+    # Whether it answers for a turn, whose failure is then the request's.
+    answers_for_turn: bool = False
     # False for routes that answer before any credential is checked.
     needs_credential: bool = True
     # The least role that may; None: `read_only` for GET, `member` for everything else.
     needs: Needs | None = None
     # Whether a worker's key is taken too, for its own environment where the path names one.
     workers: bool = False
+    # Whether a caller without a credential may have one in the body; the handler then refuses who has none.
+    key_in_body: bool = False
+    # Whether strings in the body may hold NUL characters: what a program printed may.
+    nul_in_body: bool = False
+    # What a worker reaches here through a work item that it holds: see `admission/holders.py`.
+    holders: Holders | None = None
+    # Whether only workers may, where there are keys.
+    workers_only: bool = False
 
     @property
     def role(self) -> Needs:

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from kit.telemetry import tracing
 
+from ..admission.holders import Holding
 from ..admission.roles import require_role
 from ..clients import Clients
 from ..errors import InvalidRequest, MethodNotAllowed, RouteNotFound
@@ -33,7 +34,9 @@ JSON_HEADER = (b"content-type", b"application/json")
 class PathEndpoint:
     """Every operation of one path."""
 
-    def __init__(self, operations: Iterable[Operation], clients: Clients, first_tries: FirstTries) -> None:
+    def __init__(
+        self, operations: Iterable[Operation], clients: Clients, first_tries: FirstTries, holding: Holding
+    ) -> None:
         self._by_method = {operation.method: operation for operation in operations}
         self._path = next(iter(self._by_method.values())).path
         self._clients = clients
@@ -44,7 +47,8 @@ class PathEndpoint:
             self._by_method["HEAD"] = readable
             allowed.add("HEAD")
         self._allow = ", ".join(sorted(allowed))
-        self._any_workers = any(operation.workers for operation in self._by_method.values())
+        self._any_workers = any(operation.workers or operation.holders for operation in self._by_method.values())
+        self._holding = holding
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         operation = self._by_method.get(scope["method"])
@@ -57,7 +61,17 @@ class PathEndpoint:
         if tracing():
             trace.get_current_span().update_name(f"{operation.method} {self._path}")
         path = scope.get("path_params", {})
-        require_role(principal, operation.role, workers=operation.workers, path=path, client=scope.get("client"))
+        require_role(
+            principal,
+            operation.role,
+            workers=operation.workers,
+            path=path,
+            client=scope.get("client"),
+            holders=operation.holders,
+            workers_only=operation.workers_only,
+        )
+        if operation.holders is not None and principal.role == "worker":
+            await self._holding.require(scope[SCOPE_KEY], operation.holders, operation.method, path)
         call = await prepare(operation, self._clients, self._first_tries, scope, receive)
         result = await operation.handler(call)
         if isinstance(result, bytes):
@@ -81,7 +95,7 @@ async def prepare(
         call.raw_body = await request_body.read(receive, operation.max_body_bytes)
         if operation.optional_body and not call.raw_body.strip():
             call.raw_body = b"{}"
-        parsed = request_body.parse(call.raw_body)
+        parsed = request_body.parse(call.raw_body, nul=operation.nul_in_body)
         try:
             call.body = operation.body.model_validate(parsed)
         except ValidationError as error:
@@ -116,9 +130,9 @@ def build_routes(operations: Iterable[Operation], clients: Clients) -> list[Rout
         if any(sibling.method == operation.method for sibling in siblings):
             raise ValueError(f"{operation.method} {operation.path} is declared twice")
         siblings.append(operation)
-    first_tries = FirstTries()
+    first_tries, holding = FirstTries(), Holding(clients.session_work, clients.duties)
     return [
-        Route(path, PathEndpoint(siblings, clients, first_tries), name=path, include_in_schema=False)
+        Route(path, PathEndpoint(siblings, clients, first_tries, holding), name=path, include_in_schema=False)
         for path, siblings in by_path.items()
     ]
 

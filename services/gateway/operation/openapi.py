@@ -30,6 +30,7 @@ _ERRORS = {
     429: "Too many requests for now; see `retry-after`.",
     500: "A fault of the platform; its log has the cause under the request id.",
     501: "Not available in this build.",
+    502: "The turn behind the request failed; `error.message` says why.",
     503: "A part of the platform can't be reached; see `retry-after`.",
     504: "The platform took too long.",
 }
@@ -125,7 +126,7 @@ def _responses(operation: Operation, references: dict[Any, Any]) -> dict[str, An
         content["text/event-stream"] = {"schema": {"type": "string", "description": "Server-sent events."}}
     headers = {"request-id": {"$ref": "#/components/headers/request-id"}}
     responses: dict[str, Any] = {
-        str(status): {"description": "Done.", "headers": headers, "content": content}
+        str(status): {"description": "Done.", "headers": headers, "content": {} if status == 204 else content}
         for status in (operation.status, *operation.other_statuses)
     }
     for status in _possible_errors(operation):
@@ -140,6 +141,8 @@ def _possible_errors(operation: Operation) -> Iterable[int]:
     if operation.content:
         yield 416
     yield from (429, 500, 501, 503, 504)
+    if operation.answers_for_turn:
+        yield 502
 
 
 def _error_response(description: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ part of the gateway renders an error. Plain ASGI: nothing is wrapped in tasks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from opentelemetry.trace import Span, StatusCode
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from kit import telemetry
 from kit.ids import new_id
 
+from ..admission.browsers import is_exchange
 from ..admission.compatibility import Compatibility, speaks_published_contract
 from ..admission.credentials import Authenticator
 from ..admission.hosts import check_host, require_host
@@ -27,7 +28,10 @@ from .body import ClientGone, will_be_discarded
 from .call import GUARD_KEY, SCOPE_KEY, Admitted
 from .dispatch import send_json
 
-EXPOSED_HEADERS = ("request-id", "retry-after", "x-should-retry", "x-ratelimit-limit", "x-ratelimit-remaining")
+EXPOSED_HEADERS = (
+    *("session-id", "run-id"),
+    *("request-id", "retry-after", "x-should-retry", "x-ratelimit-limit", "x-ratelimit-remaining"),
+)
 OPEN_PATHS = frozenset({"/v1/x/health"})
 
 
@@ -43,9 +47,12 @@ class Shell:
         limiter: RateLimiter,
         allowed_origins: Sequence[str] = (),
         listens_on_loopback: bool = False,
+        keys_in_bodies: Collection[str] = (),
     ) -> None:
+        """`keys_in_bodies`: paths whose callers may have their credential in the body."""
         self._authenticator = authenticator
         self._limiter = limiter
+        self._keys_in_bodies = frozenset(keys_in_bodies)
         self._listens_on_loopback = listens_on_loopback
         self._compatibility = compatibility
         self._app = app
@@ -56,6 +63,8 @@ class Shell:
                 allow_origins=list(allowed_origins),
                 allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
                 allow_headers=["*"],
+                # A cookie of the session gateway goes along only where an origin is named.
+                allow_credentials="*" not in allowed_origins,
                 expose_headers=list(EXPOSED_HEADERS),
                 max_age=600,
             )
@@ -124,15 +133,18 @@ class Shell:
         host = headers.get("host")
         require_host(scope.get("http_version", "1.1"), host)
         is_api = path.startswith(("/v1/", "/api/")) or path == "/v1"
-        needs_credential = is_api and path not in OPEN_PATHS
+        needs_credential = is_api and path not in OPEN_PATHS and not is_exchange(path)
         is_locked = await self._authenticator.settle() if needs_credential else self._authenticator.enabled
         if self._listens_on_loopback and not is_locked:
             check_host(host)
         if needs_credential:
-            principal = await self._authenticator.authenticate(headers)
-            if self._limiter.is_on(authentication=is_locked):
+            method = scope["method"]
+            in_body = path in self._keys_in_bodies
+            principal = await self._authenticator.authenticate(headers, path, method, key_in_body=in_body)
+            # A worker is no client: it asks as often as there is work, and each item takes it several writes.
+            if principal.role != "worker" and self._limiter.is_on(authentication=is_locked):
                 self._limiter.count(bucket_of(principal, headers, scope.get("client")), scope["method"])
-            scope[GUARD_KEY] = partial(self._authenticator.guard, headers)
+            scope[GUARD_KEY] = partial(self._authenticator.guard, headers, path, method)
             if principal is not ANONYMOUS:
                 scope[SCOPE_KEY] = Admitted(admitted.request_id, principal, admitted.published, headers)
         if is_api:

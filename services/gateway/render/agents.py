@@ -6,6 +6,7 @@ import orjson
 
 from managed_agents.sessions.v1.agents_pb2 import Agent
 
+from .engines import without_engine_secrets
 from .splice import members, object_of, text, text_or_null
 
 
@@ -15,7 +16,7 @@ def render_agent(agent: Agent, *, published: bool) -> bytes:
     return object_of(
         (
             b'"id":%b,"type":"agent"' % text(agent.id),
-            members(agent.document_json),
+            members(without_engine_secrets(agent.document_json)),
             model,
             b'"model_config":' + agent.model_json,
             b'"status":"archived"' if agent.archived_at else b'"status":"active"',
@@ -41,7 +42,7 @@ def render_session_agent(agent: Agent, *, published: bool) -> bytes:
     return object_of(
         (
             b'"id":%b,"type":"agent","version":%d' % (text(agent.id), agent.version),
-            members(_with_roster(agent.document_json, published=published)),
+            members(without_engine_secrets(_with_roster(agent.document_json, published=published))),
             b'"model":' + (_published_model(agent.model_json) if published else text(agent.model_id)),
             b'"model_config":' + agent.model_json,
         )

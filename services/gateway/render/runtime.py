@@ -23,9 +23,7 @@ _REASONS = {
     "web_search": "No search provider is configured; MANAGED_AGENTS_WEB_SEARCH_URL names one.",
     "docker": "This build has no Docker provider.",
     "kubernetes": "This build has no Kubernetes provider.",
-    "self_hosted": "This build does not hand work to outside workers.",
     "pi": "This build has no adapter for the Pi command line.",
-    "http": "This build does not speak the HTTP agent protocol.",
     "harness": "The engine is known by name only.",
     "codex": "The engine is known by name only.",
     "claude": "The engine is known by name only.",
@@ -79,7 +77,7 @@ def render_capabilities(runner: DescribeRunnerResponse | None) -> bytes:
     """What can be executed, told by the runner that would execute it."""
     tools = set(runner.tools) if runner is not None else set()
     providers = set(runner.sandbox_providers) if runner is not None else set()
-    engines = {"builtin"} if runner is not None else set()
+    engines = {"builtin", *runner.loop_engines} if runner is not None else set()
     capabilities = [
         *(_capability(name, "tool", tools, runner) for name in _joined(BUILT_IN_TOOLS, tools)),
         *(_capability(name, "sandbox_provider", providers, runner) for name in _joined(SANDBOX_PROVIDERS, providers)),

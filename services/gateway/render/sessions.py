@@ -10,6 +10,7 @@ import orjson
 from managed_agents.sessions.v1.sessions_pb2 import ModelSpend, Session, SessionStatus
 
 from .agents import render_session_agent
+from .engines import render_engine_options
 from .resources import render_resource_array
 from .splice import object_of, raw, text, text_or_null
 
@@ -56,6 +57,7 @@ def _rendered(encoded: bytes, published: bool) -> bytes:
             b'"resources":' + render_resource_array(session.resources_json, published=published),
             b'"vault_ids":' + orjson.dumps(list(session.vault_ids)),
             b'"loop_engine":' + text(session.loop_engine),
+            render_engine_options(session.loop_engine_options_json),
             b'"usage":' + _usage(session, published=published),
             b'"stats":{"active_seconds":%.3f,"duration_seconds":%.3f}'
             % (session.active_seconds, session.duration_seconds),

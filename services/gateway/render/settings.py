@@ -75,6 +75,8 @@ def _by_runner(area: str, adapter: str, runner: DescribeRunnerResponse | None) -
         return "failed", f"The runner of this installation does not serve {adapter}."
     if area == "sandbox":
         return "ok", f"A runner serves {adapter}, by {runner.sandbox_kind}."
+    if adapter not in ("builtin", *runner.loop_engines):
+        return "failed", f"The runner of this installation does not serve {adapter}."
     return "ok", "A runner answers and takes turns."
 
 

@@ -11,14 +11,16 @@ from managed_agents.sessions.v1.common_pb2 import Page
 
 from ..errors import InvalidRequest
 from ..operation import Call, Operation, choice, limit, many, page, text, timestamp
+from ..operation import body as request_body
 from ..render.events import is_published, render_event
 from ..render.splice import collection
 from ..schemas.sessions import EventPage, EventsSend, MessageSend, SentEvents
-from ..streams import CURSOR_HEADER, EventStream, Hub
+from ..streams import CURSOR_HEADER, EventStream, Hub, ends_turn
 
 TAG = "Events"
 MAX_PAGE = 1000
 MAX_SEND_BYTES = 16 * 1024 * 1024
+REPLACEMENT = "\ufffd"
 DELTAS = many(
     "event_deltas[]",
     max_items=100,
@@ -47,7 +49,10 @@ class EventRoutes:
 
     async def send_events(self, call: Call) -> bytes:
         """POST /v1/sessions/{session_id}/events."""
-        answer = await _append(call, orjson.dumps(call.body.events))
+        events = call.body.events
+        if b"\\u0000" in call.raw_body:
+            events = without_nul(events)
+        answer = await _append(call, orjson.dumps(events))
         return _sent(answer, published=call.published)
 
     async def send_message(self, call: Call) -> bytes | EventStream:
@@ -62,7 +67,7 @@ class EventRoutes:
             call.path["session_id"],
             after_seq=answer.events[0].seq - 1,
             delta_types=call.query["event_deltas[]"],
-            stop_after=lambda frame: frame.type == "session.status_idle",
+            stop_after=lambda frame: frame.type == "session.status_idle" and ends_turn(frame),
         )
 
     async def stream_events(self, call: Call) -> EventStream:
@@ -88,6 +93,7 @@ class EventRoutes:
                 list_events,
                 tag=TAG,
                 summary="List the events of a session",
+                holders="session",
                 query=LOG_QUERY,
                 response=EventPage,
             ),
@@ -98,7 +104,10 @@ class EventRoutes:
                 tag=TAG,
                 summary="Send events to a session",
                 description="All are stored or none: messages, interrupts, confirmations, tool results.",
+                holders="session",
                 body=EventsSend,
+                # Tools may say anything: what workers answer is made fit to be stored.
+                nul_in_body=True,
                 response=SentEvents,
                 idempotent_write=True,
                 max_body_bytes=MAX_SEND_BYTES,
@@ -123,6 +132,7 @@ class EventRoutes:
                     handler,
                     tag=TAG,
                     summary="Follow the events of a session",
+                    holders="session",
                     description="With `Last-Event-ID: n` everything after seq n comes first; without it, from now on.",
                     query=(DELTAS,),
                     stream=True,
@@ -138,6 +148,7 @@ class EventRoutes:
 async def list_events(call: Call) -> bytes:
     """GET /v1/sessions/{session_id}/events, and of a thread below it."""
     query = call.query
+    is_worker = call.admitted.principal.role == "worker"
     request = pb.ListEventsRequest(
         session_id=call.path["session_id"],
         thread_id=call.path.get("thread_id", ""),
@@ -150,12 +161,22 @@ async def list_events(call: Call) -> bytes:
         created_at_lt=query["created_at[lt]"],
         created_at_lte=query["created_at[lte]"],
         # The published projection looks at each event; the local one is what is stored.
-        joined=not call.published,
+        joined=not call.published and not is_worker,
     )
     answer = await call.ask(call.clients.events.ListEvents, request)
     if answer.bodies:
         return collection((answer.bodies,), answer.page_info)
-    return collection(_rendered(answer.events, published=call.published), answer.page_info)
+    events = [event for event in answer.events if concerns_workers(event)] if is_worker else answer.events
+    return collection(_rendered(events, published=call.published), answer.page_info)
+
+
+def concerns_workers(event: Any) -> bool:
+    """Whether a worker is to find an event in the history.
+
+    A call that the platform runs is none of its business. The published worker would take one for open, since it looks
+    for a `user.tool_result`, and never leave the session.
+    """
+    return event.type != "agent.tool_use" or b'"executor":"worker"' in event.body
 
 
 async def _append(call: Call, events_json: bytes) -> pb.AppendEventsResponse:
@@ -163,6 +184,28 @@ async def _append(call: Call, events_json: bytes) -> pb.AppendEventsResponse:
         session_id=call.path["session_id"], events_json=events_json, idempotency=call.idempotency()
     )
     return await call.ask(call.clients.events.AppendEvents, request)
+
+
+def without_nul(events: list[Any]) -> list[Any]:
+    """Results of workers with their NUL characters replaced; InvalidRequest where another event holds one."""
+    fit: list[Any] = []
+    for index, event in enumerate(events):
+        text = orjson.dumps(event)
+        if isinstance(event, dict) and event.get("type") == "user.tool_result":
+            event = _replaced(event)
+        elif b"\\u0000" in text:
+            request_body.parse(orjson.dumps({"events": [*fit, event]}))
+            assert index == len(fit)
+        fit.append(event)
+    return fit
+
+
+def _replaced(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\x00", REPLACEMENT)
+    if isinstance(value, dict):
+        return {_replaced(name): _replaced(member) for name, member in value.items()}
+    return [_replaced(member) for member in value] if isinstance(value, list) else value
 
 
 def _rendered(events: Any, *, published: bool) -> list[bytes]:

@@ -146,6 +146,7 @@ OPERATIONS = (
         get_session,
         tag=TAG,
         summary="Retrieve a session",
+        holders="session",
         response=Session,
     ),
     Operation(

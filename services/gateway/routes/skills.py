@@ -215,6 +215,7 @@ OPERATIONS = (
         get_version,
         tag=TAG,
         summary="Retrieve a version by its id, its number or `latest`",
+        holders="skill",
         response=SkillVersion,
     ),
     Operation(
@@ -231,6 +232,7 @@ OPERATIONS = (
         download_version,
         tag=TAG,
         summary="Download the package of a version as a zip archive",
+        holders="skill",
         content=True,
     ),
 )

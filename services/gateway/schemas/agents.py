@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
+from .sessions import Engine
 from .shapes import JUDGED, AnyObject, Description, Label, Metadata, MetadataPatch, Page, Rendered, Shape
 
 MODEL_OBJECT = {
@@ -50,6 +51,14 @@ class _Definition(Shape):
     skills: Skills | None = None
     multiagent: AnyObject | None = None
     execution_identity: AnyObject | None = None
+    guardrails: AnyObject | None = Field(
+        default=None, description="Checks on what goes in and out: `input` and `output`."
+    )
+    gateway_session: AnyObject | None = Field(
+        default=None, description="What sessions of the session gateway are begun with."
+    )
+    loop_engine: Engine = None
+    loop_engine_options: AnyObject | None = None
 
 
 class AgentCreate(_Definition):
@@ -97,6 +106,8 @@ class Agent(Rendered):
     mcp_servers: list[dict[str, Any]]
     skills: list[dict[str, Any]]
     metadata: dict[str, str]
+    loop_engine: str | None = None
+    loop_engine_options: dict[str, Any] | None = None
     status: Literal["active", "archived"]
     version: int
     created_at: str

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from .shapes import JUDGED, AnyObject, Metadata, MetadataPatch, Page, Rendered, Shape
+from .shapes import JUDGED, JUDGED_EVENT, AnyObject, Metadata, MetadataPatch, Page, Rendered, Shape
 
 MAX_EVENTS_PER_REQUEST = 1000
 AGENT_ID = {"type": "string", "minLength": 1, "maxLength": 128}
@@ -110,6 +110,7 @@ class Session(Rendered):
     resources: list[dict[str, Any]]
     vault_ids: list[str]
     loop_engine: str
+    loop_engine_options: dict[str, Any] | None = None
     usage: dict[str, Any]
     stats: dict[str, Any]
     outcome_evaluations: list[dict[str, Any]]
@@ -142,7 +143,7 @@ class EventsSend(Shape):
         list[
             Annotated[
                 Any,
-                JUDGED,
+                JUDGED_EVENT,
                 WithJsonSchema({"type": "object", "required": ["type"], "properties": {"type": {"type": "string"}}}),
             ]
         ],

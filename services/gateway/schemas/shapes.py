@@ -6,12 +6,14 @@ are bounded here and documented, nothing else.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 MAX_TEXT_LENGTH = 1_000_000
+MAX_DATA_LENGTH = 14_000_000
 MAX_MEMBERS = 2_000
 
 
@@ -34,15 +36,15 @@ class Page(Rendered):
     next_page: str | None
 
 
-def bounded(value: Any) -> Any:
+def bounded(value: Any, most_text: int = MAX_TEXT_LENGTH) -> Any:
     """Bound every string and collection inside a value of any shape."""
     stack = [value]
     while stack:
         current = stack.pop()
         if isinstance(current, str):
-            if len(current) > MAX_TEXT_LENGTH:
+            if len(current) > most_text:
                 raise PydanticCustomError(
-                    "bounded_text", "strings in here must be at most {most} characters long.", {"most": MAX_TEXT_LENGTH}
+                    "bounded_text", "strings in here must be at most {most} characters long.", {"most": most_text}
                 )
         elif isinstance(current, dict | list):
             if len(current) > MAX_MEMBERS:
@@ -61,6 +63,8 @@ def bounded(value: Any) -> Any:
 
 # `Annotated[Any, JUDGED, WithJsonSchema(...)]`: a value that its service judges, bounded here.
 JUDGED = AfterValidator(bounded)
+# The same for events, whose pictures and documents come as text; their service bounds text and data apart.
+JUDGED_EVENT = AfterValidator(partial(bounded, most_text=MAX_DATA_LENGTH))
 
 Label = Annotated[str, Field(min_length=1, max_length=256)]
 Description = Annotated[str, Field(max_length=2048)]

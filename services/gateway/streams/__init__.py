@@ -7,7 +7,19 @@ event once and in the order of its seq, whatever is lost in between.
 
 from .hub import Hub
 from .line import StreamProtocol
+from .log_wait import LogWait
 from .response import CURSOR_HEADER, EventStream, while_there
+from .step_wait import StepWait
 from .turn_wait import TurnWait, ends_turn
 
-__all__ = ["CURSOR_HEADER", "EventStream", "Hub", "StreamProtocol", "TurnWait", "ends_turn", "while_there"]
+__all__ = [
+    "CURSOR_HEADER",
+    "EventStream",
+    "Hub",
+    "LogWait",
+    "StepWait",
+    "StreamProtocol",
+    "TurnWait",
+    "ends_turn",
+    "while_there",
+]

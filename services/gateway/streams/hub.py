@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 from kit import telemetry
@@ -31,6 +32,7 @@ class Hub:
         # By workspace too: a stranger's attempt must never share a tail with its owner.
         self._tails: dict[tuple[str, str, str], Tail] = {}
         self.closing = False
+        self._told_of_closing: dict[object, Callable[[], None]] = {}
         nats.on_reconnect(self.catch_up)
         nats.on_slow(self._catch_up_after_loss)
 
@@ -77,6 +79,18 @@ class Hub:
                 for follower in list(tail.followers):
                     follower.ping_if_quiet(quiet_since)
 
+    def when_closing(self, end: Callable[[], None]) -> Callable[[], None]:
+        """Have `end` called when the process stops, for what else is held open; the answer takes that back."""
+        if self.closing:
+            end()
+        key = object()
+        self._told_of_closing[key] = end
+
+        def forget() -> None:
+            self._told_of_closing.pop(key, None)
+
+        return forget
+
     async def close(self) -> None:
         """End every stream; clients come back to another gateway with their cursor."""
         self.closing = True
@@ -85,6 +99,8 @@ class Hub:
         for tail in tails:
             for follower in list(tail.followers):
                 follower.end()
+        for end in list(self._told_of_closing.values()):
+            end()
 
     def _catch_up_after_loss(self, subject: str) -> None:
         log_id = subject.rsplit(".", 1)[-1]

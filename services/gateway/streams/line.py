@@ -45,7 +45,7 @@ class Line:
         self._protocol = protocol
         self._cycle = cycle
         self._flow = protocol.flow
-        self._transport = protocol.transport
+        self._transport = cycle.transport
 
     @classmethod
     def of(cls, scope: Any) -> Line | None:

@@ -18,6 +18,9 @@ import orjson
 
 from services.sessions.domain import shape
 from services.sessions.domain.errors import AgentArchived, AgentVersionConflict, InvalidModel
+from services.sessions.domain.gateway import validate_gateway_session
+from services.sessions.domain.guardrails import validate_guardrails
+from services.sessions.domain.loop_engine import EngineChoice, read_choice
 from services.sessions.domain.mcp_servers import validate_mcp_servers
 from services.sessions.domain.metadata import merge_metadata, validate_metadata
 from services.sessions.domain.model import Model, merge_model, validate_model
@@ -37,6 +40,10 @@ FIELDS = (
     "metadata",
     "multiagent",
     "execution_identity",
+    "loop_engine",
+    "loop_engine_options",
+    "guardrails",
+    "gateway_session",
 )
 PRECONDITIONS = ("version", "expected_version")
 SKILL_TYPES = ("anthropic", "custom")
@@ -65,6 +72,12 @@ class AgentDocument:
     multiagent: Multiagent | None
     execution_identity: dict[str, str]
     model: Model
+    # The engine of its sessions, where the agent chooses one; a document without says nothing of it.
+    loop_engine: str | None = None
+    loop_engine_options: dict[str, Any] | None = None
+    # What is checked of inputs and answers, and what sessions of the gateway are begun with; left out likewise.
+    guardrails: dict[str, Any] | None = None
+    gateway_session: dict[str, Any] | None = None
 
     @classmethod
     def from_json(cls, document: str, model: str) -> "AgentDocument":
@@ -81,11 +94,24 @@ class AgentDocument:
             multiagent=stored.get("multiagent"),
             execution_identity=stored.get("execution_identity", SERVICE_ACCOUNT),
             model=orjson.loads(model),
+            loop_engine=stored.get("loop_engine"),
+            loop_engine_options=stored.get("loop_engine_options"),
+            guardrails=stored.get("guardrails"),
+            gateway_session=stored.get("gateway_session"),
         )
+
+    @property
+    def engine(self) -> EngineChoice | None:
+        """The engine that the agent chooses."""
+        return None if self.loop_engine is None else EngineChoice(self.loop_engine, self.loop_engine_options or {})
 
     def document_json(self) -> str:
         """Everything but the model, rendered once: reads pass this text through."""
-        return orjson.dumps({name: getattr(self, name) for name in self.__slots__ if name != "model"}).decode()
+        said = {name: getattr(self, name) for name in self.__slots__ if name != "model"}
+        for name in _LEFT_OUT_IF_NONE:
+            if said[name] is None:
+                del said[name]
+        return orjson.dumps(said).decode()
 
     def model_json(self) -> str:
         """The model as `{id, speed, effort?}`."""
@@ -165,6 +191,9 @@ def validate_definition(definition: dict[str, Any], *, published: bool) -> Agent
         multiagent=validate_multiagent(definition.get("multiagent")),
         execution_identity=validate_execution_identity(definition.get("execution_identity")),
         model=validate_model(definition["model"], definition.get("model_config")),
+        **_engine_fields(read_choice(definition)),
+        guardrails=validate_guardrails(definition.get("guardrails")),
+        gateway_session=validate_gateway_session(definition.get("gateway_session")),
     )
     check_mcp_consistency(document.tools, document.mcp_servers)
     return document
@@ -253,8 +282,25 @@ def _replaced(stored: AgentDocument, patch: dict[str, Any], published: bool) -> 
         "metadata": lambda value: merge_metadata(stored.metadata, value),
         "multiagent": lambda value: merge_multiagent(stored.multiagent, value),
         "execution_identity": validate_execution_identity,
+        "guardrails": validate_guardrails,
+        "gateway_session": validate_gateway_session,
     }
-    return {name: validate(patch[name]) for name, validate in validators.items() if name in patch}
+    replaced = {name: validate(patch[name]) for name, validate in validators.items() if name in patch}
+    return replaced | _replaced_engine(stored, patch)
+
+
+def _replaced_engine(stored: AgentDocument, patch: dict[str, Any]) -> dict[str, Any]:
+    if "loop_engine" not in patch and patch.get("loop_engine_options") is None:
+        return {}
+    return _engine_fields(read_choice(patch, stored.engine))
+
+
+def _engine_fields(choice: EngineChoice | None) -> dict[str, Any]:
+    return _NO_ENGINE | (choice.to_fields() if choice is not None else {})
+
+
+_NO_ENGINE: dict[str, Any] = {"loop_engine": None, "loop_engine_options": None}
+_LEFT_OUT_IF_NONE = (*_NO_ENGINE, "guardrails", "gateway_session")
 
 
 def _replacement_name(value: Any) -> str:

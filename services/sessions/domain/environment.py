@@ -20,7 +20,9 @@ from services.sessions.domain.network import CLOSED, Network, completed, flat_fo
 from services.sessions.domain.session_errors import InvalidRequest, SandboxProviderNotRegistered
 
 DEFAULT_ENVIRONMENT_ID = "env_default"
-LOCAL_PROVIDER = "local"
+LOCAL_PROVIDER, SELF_HOSTED = "local", "self_hosted"
+# What sessions of this build can run in.
+PROVIDERS = (LOCAL_PROVIDER, SELF_HOSTED)
 DEFAULT_NAME = "Default"
 DEFAULT_CONFIG = '{"hosting_type":"local"}'
 SCOPES = ("organization", "account")

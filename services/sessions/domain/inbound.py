@@ -31,6 +31,7 @@ from services.sessions.domain.session_errors import (
     OutcomeGraderUnavailable,
     TooManyInitialEvents,
     UnknownField,
+    WorkerEventRefused,
 )
 
 MAX_INITIAL_EVENTS = 50
@@ -125,11 +126,6 @@ def _validate_live(event: Any, field: str) -> ClientEvent:
     if not isinstance(event, dict):
         raise InvalidRequest(f"{field} must be an event object.", field=field)
     kind = event.get("type")
-    if kind == USER_TOOL_RESULT:
-        raise InvalidEventType(
-            f"{field}: user.tool_result is only taken in self_hosted environments, where a worker runs the tools.",
-            field=f"{field}.type",
-        )
     if not isinstance(kind, str) or kind not in _FIELDS:
         raise InvalidEventType(f"{field}.type must be one of {', '.join(_FIELDS)}.", field=f"{field}.type")
     read_fields = _FIELDS[kind]
@@ -160,6 +156,40 @@ def _check_system_message_place(events: list[ClientEvent], published: bool) -> N
     # The published type of this event has text blocks alone.
     normalise_content(events[place].fields["content"], f"events.{place}.content", allowed=TEXT_BLOCKS)
     events[place] = replace(events[place], published=True)
+
+
+def taken_from_worker(events: Any) -> Any:
+    """A worker's events, with an error in the place of each result whose form is unsound.
+
+    The tool has run, and the worker will not send another result: a refusal would leave the call waiting for ever.
+    """
+    if not isinstance(events, list):
+        return events
+    return [_sound_result(event, f"events.{index}") for index, event in enumerate(events)]
+
+
+def _sound_result(event: Any, field: str) -> Any:
+    if not isinstance(event, dict) or event.get("type") != USER_TOOL_RESULT:
+        return event
+    try:
+        _tool_result_fields(event, field)
+    except (InvalidRequest, UnknownField) as refusal:
+        if not isinstance(event.get("tool_use_id"), str):
+            return event
+        text = f"The tool ran, but the result that its worker sent could not be taken: {refusal.message}"
+        content = [{"type": "text", "text": text}]
+        return {"type": USER_TOOL_RESULT, "tool_use_id": event["tool_use_id"], "content": content, "is_error": True}
+    return event
+
+
+def refuse_for_worker(events: list[ClientEvent]) -> None:
+    """Refuses what a worker may not send: it answers calls, and neither speaks for people nor gives leave."""
+    for index, event in enumerate(events):
+        if event.type not in (USER_TOOL_RESULT, USER_CUSTOM_TOOL_RESULT):
+            raise WorkerEventRefused(
+                f"events.{index}.type: a worker sends {USER_TOOL_RESULT} and {USER_CUSTOM_TOOL_RESULT} alone.",
+                field=f"events.{index}.type",
+            )
 
 
 def refuse_ungraded(events: list[ClientEvent], field: str) -> None:
@@ -217,9 +247,17 @@ def _confirmation_fields(event: dict[str, Any], field: str) -> dict[str, Any]:
 
 
 def _custom_tool_result_fields(event: dict[str, Any], field: str) -> dict[str, Any]:
-    check_keys(event, field, _CUSTOM_TOOL_RESULT_KEYS)
-    _check_id(event.get("custom_tool_use_id"), f"{field}.custom_tool_use_id")
-    fields = {"custom_tool_use_id": event["custom_tool_use_id"]}
+    return _result_fields(event, field, "custom_tool_use_id", _CUSTOM_TOOL_RESULT_KEYS)
+
+
+def _tool_result_fields(event: dict[str, Any], field: str) -> dict[str, Any]:
+    return _result_fields(event, field, "tool_use_id", _TOOL_RESULT_KEYS)
+
+
+def _result_fields(event: dict[str, Any], field: str, names_call: str, keys: frozenset[str]) -> dict[str, Any]:
+    check_keys(event, field, keys)
+    _check_id(event.get(names_call), f"{field}.{names_call}")
+    fields = {names_call: event[names_call]}
     if event.get("content") is not None:
         fields["content"] = normalise_content(
             event["content"], f"{field}.content", allowed=RESULT_BLOCKS, blank_text=True
@@ -270,6 +308,7 @@ _MESSAGE_KEYS = frozenset({"type", "content"})
 _INTERRUPT_KEYS = frozenset({"type", "session_thread_id"})
 _CONFIRMATION_KEYS = frozenset({"type", "tool_use_id", "result", "deny_message"})
 _CUSTOM_TOOL_RESULT_KEYS = frozenset({"type", "custom_tool_use_id", "content", "is_error"})
+_TOOL_RESULT_KEYS = frozenset({"type", "tool_use_id", "content", "is_error"})
 _OUTCOME_KEYS = frozenset({"type", "description", "rubric", "max_iterations"})
 _STEER_KEYS = frozenset({"type", "input_id", "text", "expected_turn_id"})
 _FIELDS: dict[str, Callable[[dict[str, Any], str], dict[str, Any]]] = {
@@ -277,6 +316,7 @@ _FIELDS: dict[str, Callable[[dict[str, Any], str], dict[str, Any]]] = {
     USER_INTERRUPT: _interrupt_fields,
     USER_TOOL_CONFIRMATION: _confirmation_fields,
     USER_CUSTOM_TOOL_RESULT: _custom_tool_result_fields,
+    USER_TOOL_RESULT: _tool_result_fields,
     USER_DEFINE_OUTCOME: _outcome_fields,
     USER_STEER: _steer_fields,
     SYSTEM_MESSAGE: _system_message_fields,

@@ -9,16 +9,15 @@ from services.sessions.domain import answers, outcome
 from services.sessions.domain.inbound import (
     SYSTEM_MESSAGE,
     THREAD_MESSAGE,
-    USER_CUSTOM_TOOL_RESULT,
     USER_DEFINE_OUTCOME,
     USER_INTERRUPT,
     USER_MESSAGE,
-    USER_TOOL_CONFIRMATION,
+    USER_TOOL_RESULT,
     ClientEvent,
 )
 from services.sessions.domain.log import Draft
 from services.sessions.domain.move import END_TURN, Move, Signal
-from services.sessions.domain.session_errors import InvalidRequest, InvalidSystemMessage
+from services.sessions.domain.session_errors import InvalidEventType, InvalidRequest, InvalidSystemMessage
 from services.sessions.domain.session_state import Phase, SessionState, TurnState, UnreadInput, phase_of
 
 
@@ -33,6 +32,17 @@ def check_threads(state: SessionState, events: list[ClientEvent]) -> None:
                 " session_thread_id every thread is meant.",
                 field=field,
                 session_id=state.id,
+            )
+
+
+def check_workers(state: SessionState, events: list[ClientEvent]) -> None:
+    """Refuses what only workers send where no worker runs the session's tools."""
+    for index, event in enumerate(events):
+        if event.type == USER_TOOL_RESULT and not state.on_worker:
+            raise InvalidEventType(
+                f"events.{index}: user.tool_result is only taken in self_hosted environments whose workers serve whole"
+                " sessions (worker_protocol session).",
+                field=f"events.{index}.type",
             )
 
 
@@ -126,11 +136,19 @@ def _interrupt_parked(move: Move, draft: Draft, _event: ClientEvent, traceparent
 
 
 def _answer(move: Move, draft: Draft, event: ClientEvent, traceparent: str) -> None:
-    call, fields = answers.match(move.state, event)
+    state = move.state
+    call, fields = answers.match(state, event)
+    was_parked = phase_of(state) is Phase.PARKED
     move.append_input(replace(draft, fields=orjson.dumps(fields)))
-    move.state.pending = answers.answered(move.state.pending, call)
-    if all(pending.answered for pending in move.state.pending):
+    if answers.lets_worker_run(call.kind, call.by_worker, event):
+        state.pending = answers.allowed(state.pending, call)
+        return
+    state.pending = answers.answered(state.pending, call)
+    if was_parked and all(pending.answered for pending in state.pending):
         move.begin_turn(traceparent)
+    elif state.turn_state is TurnState.LEASED:
+        # A worker sees a call before the turn that made it waits for it.
+        move.signal = move.signal or Signal(state.turn_holder, state.id, state.turn_epoch)
 
 
 _CLIENT_TABLE: dict[tuple[Phase, str], Callable[[Move, Draft, ClientEvent, str], None]] = {
@@ -147,5 +165,5 @@ _CLIENT_TABLE: dict[tuple[Phase, str], Callable[[Move, Draft, ClientEvent, str],
     (Phase.IDLE, THREAD_MESSAGE): _start,
     **{(phase, THREAD_MESSAGE): _queue_thread_message for phase in (Phase.READY, Phase.LEASED, Phase.PARKED)},
     **{(phase, USER_DEFINE_OUTCOME): _declare for phase in Phase},
-    **{(phase, answer): _answer for phase in Phase for answer in (USER_TOOL_CONFIRMATION, USER_CUSTOM_TOOL_RESULT)},
+    **{(phase, answer): _answer for phase in Phase for answer in answers.ANSWER_FIELDS},
 }

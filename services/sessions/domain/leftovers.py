@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from services.sessions.domain.log import LoggedEvent
-from services.sessions.domain.turn_events import error_result
+from services.sessions.domain.turn_events import WORKER, error_result
 
 UNKNOWN_TEXT = (
     "work_outcome_unknown: the platform lost the process that ran this call, so whether it took effect is not known."
@@ -40,26 +40,30 @@ def closing_events(tail: Sequence[LoggedEvent], text: str = UNKNOWN_TEXT) -> lis
 
     `text` is what the results of open calls say.
     """
-    request_id, calls = "", dict[str, tuple[str, str]]()
+    request_id, calls = "", dict[str, tuple[str, str, bool]]()
     for event in tail:
         if event.type == "span.model_request_start":
             request_id = event.id
         elif event.type == "span.model_request_end":
             request_id = ""
         elif event.type in _CALLS:
-            calls[event.id] = _block_and_server(event)
+            calls[event.id] = _described(event)
         elif event.type in _ANSWERS:
             answered = orjson.loads(event.body).get(_ANSWERS[event.type])
             calls.pop(answered, None)
     ends = [("span.model_request_end", _request_end(request_id))] if request_id else []
-    return ends + [error_result(event_id, *of_call, text) for event_id, of_call in calls.items()]
+    return ends + [
+        error_result(event_id, block_id, server_name, text, by_worker=by_worker)
+        for event_id, (block_id, server_name, by_worker) in calls.items()
+    ]
 
 
-def _block_and_server(event: LoggedEvent) -> tuple[str, str]:
+def _described(event: LoggedEvent) -> tuple[str, str, bool]:
+    """The model's id of a call, the MCP server whose tool it is, and whether a worker runs it."""
     body = orjson.loads(event.body)
     content = body.get("content") or [{}]
     server_name = body.get("mcp_server_name") if event.type == "agent.mcp_tool_use" else None
-    return str(content[0].get("id") or event.id), str(server_name or "")
+    return str(content[0].get("id") or event.id), str(server_name or ""), body.get("executor") == WORKER
 
 
 def _request_end(start_id: str) -> dict[str, Any]:

@@ -32,6 +32,8 @@ CONTEXT_TYPES = frozenset(
         "agent.custom_tool_use",
         "agent.thread_context_compacted",
         "agent.thread_message_received",
+        # Which inputs the model is kept from.
+        "session.guardrail_blocked",
         # How far the outcome is: whether the next thing to do is to measure it.
         "span.outcome_evaluation_start",
         "span.outcome_evaluation_ongoing",

@@ -15,7 +15,7 @@ import orjson
 from services.sessions.domain import answers, outcome, turn_events
 from services.sessions.domain.log import Draft, LoggedEvent, render
 from services.sessions.domain.session_state import SessionState, Status, TurnState, UnreadInput
-from services.sessions.domain.thread_state import any_running, is_shown_running, waiting_ids
+from services.sessions.domain.thread_state import any_running, client_ids, is_shown_running, waiting_ids
 
 END_TURN = {"type": "end_turn"}
 RETRIES_EXHAUSTED = {"type": "retries_exhausted"}
@@ -82,7 +82,9 @@ class Move:
         """The result. The state is not to be touched any more."""
         self.write_running()
         self.state.updated_at = self.now
-        parked = self.state.status is Status.REQUIRES_ACTION and not self.state.root_id
+        parked = (
+            self.state.status is Status.REQUIRES_ACTION and not self.state.root_id and not _only_workers(self.state)
+        )
         self.state.parked_at = (self.state.parked_at or self.now) if parked else None
         return Moved(
             before=self.before,
@@ -191,7 +193,11 @@ class Move:
         """Writes the events of an idle session."""
         self.state.stop_reason = orjson.dumps(stop_reason).decode()
         self.write_session("session.usage", turn_events.usage_fields(self.state))
-        self.write_session("session.status_idle", fields | {"metadata": {"stop_reason": stop_reason}})
+        metadata: dict[str, Any] = {"stop_reason": stop_reason}
+        if stop_reason["type"] == "requires_action" and (answers := client_ids(self.state)) != stop_reason["event_ids"]:
+            # The others wait for workers: whoever waits for people or an end goes on waiting where there is none.
+            metadata["client_event_ids"] = answers
+        self.write_session("session.status_idle", fields | {"metadata": metadata})
         self.session_shown = False
 
     def close_turn(self, stop_reason: dict[str, Any], stop_details: Any = None) -> None:
@@ -262,3 +268,8 @@ class Move:
     def _unawait(self) -> None:
         if self.state.threads is not None:
             self.state.threads = self.state.threads.unawaited()
+
+
+def _only_workers(state: SessionState) -> bool:
+    """Whether everything that the session waits for is up to workers, so that no client can be late."""
+    return bool(waiting_ids(state)) and not client_ids(state)

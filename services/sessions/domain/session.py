@@ -9,30 +9,19 @@ from typing import Any
 
 from services.sessions.domain.content import check_keys, check_text
 from services.sessions.domain.inbound import ClientEvent, validate_events
+from services.sessions.domain.loop_engine import EngineChoice, read_choice
 from services.sessions.domain.metadata import validate_metadata
 from services.sessions.domain.overrides import AgentReference, parse_agent_reference
 from services.sessions.domain.resources import ResourceRequest, read_resources
 from services.sessions.domain.session_errors import (
     ImmutableField,
     InvalidRequest,
-    LoopEngineInvalid,
-    LoopEngineNotSupported,
 )
 
 DEFAULT_ENVIRONMENT_ID = "env_default"
 MAX_TITLE_CHARACTERS = 1000
 MAX_VAULT_IDS = 50
 MAX_ID_CHARACTERS = 256
-
-BUILTIN_ENGINE = "builtin"
-# Engines that the contract knows, with why this build can't run them.
-_UNAVAILABLE_ENGINES = {
-    "pi": "the adapter for a locally installed engine is not part of this build",
-    "http": "the adapter for remote agents is not part of this build",
-    "harness": "it has no executable adapter",
-    "codex": "it has no executable adapter",
-    "claude": "it has no executable adapter",
-}
 
 _CREATE_FIELDS = frozenset(
     {
@@ -60,7 +49,8 @@ class NewSession:
     environment_id: str
     title: str | None
     metadata: dict[str, str]
-    loop_engine: str
+    # None where the request leaves it to the agent and the settings.
+    loop_engine: EngineChoice | None
     # True where the caller sent a budget, which is judged once the model is known.
     has_budget: bool
     budget: Any
@@ -68,6 +58,8 @@ class NewSession:
     # In the order in which credentials are looked up; whether they exist is vault's to say.
     vault_ids: list[str] = field(default_factory=list)
     resources: list[ResourceRequest] = field(default_factory=list)
+    # Those of its vaults that hold environment variables, as vault said.
+    vaults_with_variables: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +77,7 @@ class SessionPatch:
     agent: dict[str, Any] | None = None
 
 
-def read_new_session(body: Any, *, published: bool, default_engine: str = BUILTIN_ENGINE) -> NewSession:
+def read_new_session(body: Any, *, published: bool) -> NewSession:
     """Reads the body of a creation, or refuses it by the first field that is wrong."""
     if not isinstance(body, dict):
         raise InvalidRequest("The body must be a JSON object.")
@@ -104,7 +96,7 @@ def read_new_session(body: Any, *, published: bool, default_engine: str = BUILTI
         environment_id=environment_id,
         title=body.get("title"),
         metadata=validate_metadata(body.get("metadata")),
-        loop_engine=admit_loop_engine(body.get("loop_engine"), body.get("loop_engine_options"), default_engine),
+        loop_engine=read_choice(body),
         has_budget="budget" in body,
         budget=body.get("budget"),
         initial_events=(
@@ -143,28 +135,6 @@ def read_session_patch(body: Any) -> SessionPatch:
         budget=body.get("budget"),
         agent=agent,
     )
-
-
-def admit_loop_engine(requested: Any, options: Any, default_engine: str) -> str:
-    """Returns the engine that the session is frozen on; an unavailable one is never replaced."""
-    if isinstance(requested, dict) and "provider" in requested and requested.keys() <= {"provider", "options"}:
-        if options is not None and requested.get("options") is not None:
-            raise InvalidRequest(
-                "loop_engine_options and loop_engine.options can't both be sent.", field="loop_engine_options"
-            )
-        options = requested.get("options", options)
-        requested = requested["provider"]
-    engine = default_engine if requested is None else requested
-    if isinstance(engine, str) and engine in _UNAVAILABLE_ENGINES:
-        raise LoopEngineNotSupported(
-            f"loop_engine {engine} can't be used: {_UNAVAILABLE_ENGINES[engine]}. Available: {BUILTIN_ENGINE}.",
-            field="loop_engine",
-        )
-    if engine != BUILTIN_ENGINE:
-        raise LoopEngineInvalid(f"loop_engine must be {BUILTIN_ENGINE}, or left out.", field="loop_engine")
-    if options not in (None, {}):
-        raise InvalidRequest("loop_engine_options must be empty: builtin takes none.", field="loop_engine_options")
-    return BUILTIN_ENGINE
 
 
 def _check_title(value: Any) -> None:

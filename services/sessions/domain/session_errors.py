@@ -5,7 +5,7 @@ the canonical code. A refusal is raised before anything is written, so a caller 
 gets one can correct the request and send it again.
 """
 
-from kit.errors import FailedPrecondition, InvalidArgument, NotFound
+from kit.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied
 
 
 class InvalidRequest(InvalidArgument):
@@ -24,6 +24,12 @@ class UnsupportedCapability(InvalidArgument):
     """What was asked for can't be done by this build."""
 
     reason = "UNSUPPORTED_CAPABILITY"
+
+
+class WorkerEventRefused(PermissionDenied):
+    """A worker sent something that only people and their programs send."""
+
+    reason = "WORKER_EVENT_REFUSED"
 
 
 class ThreadNotFound(NotFound):

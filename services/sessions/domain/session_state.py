@@ -41,6 +41,8 @@ class CallKind(StrEnum):
     CUSTOM = "custom"
     # A thread's answer; no client gives it.
     THREAD = "thread"
+    # The result of a tool that a worker runs.
+    WORKER = "worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class PendingCall:
     answered: bool = False
     # Of the MCP server whose tool it is, or empty.
     server_name: str = ""
+    # Whether a worker runs it, once it may be run.
+    by_worker: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,10 @@ class SessionState:
     environment_id: str = ""
     # What the environment declares, where that changed after the session was made.
     environment_now: str | None = None
+    # Whether workers of the environment run the session's tools, see `domain/duty.py`.
+    on_worker: bool = False
+    # What runs its turns: only a runner that has the engine is given one.
+    loop_engine: str = "builtin"
     revision: int = 1
     budget: str | None = None
     archived_at: datetime | None = None

@@ -77,6 +77,7 @@ def _hear_one(move: Move, news: News) -> None:
         return
     known = {call.event_id: call for call in entry.waiting}
     posted = [known.get(call[0]) or _post_call(move, entry, *call) for call in news.calls]
+    _give_up_posted(move, entry, posted)
     shown = {name: value for name, value in news.fields.items() if name not in _ENVELOPE}
     if posted:
         shown["stop_reason"] = {"type": "requires_action", "event_ids": [call.posted_id for call in posted]}
@@ -99,6 +100,7 @@ def end_all(move: Move, news: Sequence[News]) -> None:
         entry = move.state.threads.find(each.thread_id) if move.state.threads else None
         if entry is not None:
             _count(move, entry, each)
+            _give_up_posted(move, entry)
             move.write(each.type, {name: value for name, value in each.fields.items() if name not in _ENVELOPE})
     if move.state.threads is not None:
         move.state.threads = replace(move.state.threads, live=())
@@ -106,6 +108,7 @@ def end_all(move: Move, news: Sequence[News]) -> None:
 
 def close(move: Move, entry: ThreadEntry, text: str) -> None:
     """A thread takes no more messages; who waits for it is told why."""
+    _give_up_posted(move, entry)
     _put(move, replace(entry, is_running=False, waiting=(), is_paused=False))
     _answer(move, entry, text, is_error=True)
     assert move.state.threads is not None
@@ -228,7 +231,18 @@ def _post_call(move: Move, entry: ThreadEntry, event_id: str, event_type: str, f
     body = orjson.dumps(shown | {"session_thread_id": entry.id})
     move.append(Draft(posted_id, event_type, body, posted=True))
     call = turn_events.parked_call(event_id, event_type, fields)
-    return PostedCall(posted_id, event_id, call.block_id, call.kind)
+    return PostedCall(posted_id, event_id, call.block_id, call.kind, call.by_worker)
+
+
+def _give_up_posted(move: Move, entry: ThreadEntry, kept: Sequence[PostedCall] = ()) -> None:
+    """Calls for workers that a thread no longer waits for: the log that workers read has to say so."""
+    for call in entry.waiting:
+        if call.by_worker and call not in kept:
+            event_type, fields = turn_events.error_result(
+                call.posted_id, call.block_id, "", turn_events.INTERRUPTED_TEXT, by_worker=True
+            )
+            body = orjson.dumps(fields | {"session_thread_id": entry.id})
+            move.append(Draft(move.new_id(), event_type, body, posted=True))
 
 
 def _answer(move: Move, entry: ThreadEntry, text: str, *, is_error: bool) -> None:
@@ -269,12 +283,13 @@ def tell_holder(move: Move) -> None:
 
 
 def without_second_results(move: Move, drafts: list[Draft]) -> list[Draft]:
-    """Results that a runner wrote for calls of threads stand only where the service has not written the thread's."""
+    """Results that a runner wrote for calls of threads and workers stand only where theirs is not in the log."""
     kept: list[Draft] = []
-    calls = {call.event_id: call for call in move.state.pending if call.kind is CallKind.THREAD}
+    kinds = (CallKind.THREAD, CallKind.WORKER)
+    calls = {call.event_id: call for call in move.state.pending if call.kind in kinds}
     for draft in drafts:
         call = None
-        if draft.type == "agent.tool_result":
+        if draft.type in ("agent.tool_result", turn_events.WORKER_RESULT):
             call = calls.get(orjson.loads(draft.fields).get("tool_use_id", ""))
         if call is None or not call.answered:
             kept.append(draft)

@@ -28,6 +28,8 @@ class PostedCall:
     event_id: str
     block_id: str
     kind: CallKind
+    # Whether a worker runs it, once it may be run.
+    by_worker: bool = False
 
     def is_named(self, name: str) -> bool:
         """Whether a client means this call; a block id is the model's, so it may be in use twice."""
@@ -102,6 +104,15 @@ def waiting_ids(state: SessionState) -> list[str]:
     return own + [call.posted_id for _, call in posted_calls(state)]
 
 
+_OF_CLIENTS = (CallKind.CONFIRMATION, CallKind.CUSTOM)
+
+
+def client_ids(state: SessionState) -> list[str]:
+    """Those of them that people or their programs answer; workers come to the others by themselves."""
+    own = [call.event_id for call in state.pending if not call.answered and call.kind in _OF_CLIENTS]
+    return own + [call.posted_id for _, call in posted_calls(state) if call.kind in _OF_CLIENTS]
+
+
 def awaited(state: SessionState) -> list[PendingCall]:
     """Calls of the coordinator that wait for threads."""
     return [call for call in state.pending if call.kind is CallKind.THREAD and not call.answered]
@@ -130,14 +141,20 @@ def dump(threads: Threads | None) -> str:
 
 def _entry(stored: list) -> ThreadEntry:
     thread_id, agent_name, is_running, call_id, waiting, told_usage, told_spend, is_paused = stored
-    calls = tuple(PostedCall(posted, event, block, CallKind(kind)) for posted, event, block, kind in waiting)
+    calls = tuple(
+        PostedCall(posted, event, block, CallKind(kind), *more) for posted, event, block, kind, *more in waiting
+    )
     return ThreadEntry(
         thread_id, agent_name, is_running, call_id, calls, TokenUsage(*told_usage), told_spend, is_paused
     )
 
 
 def _stored(entry: ThreadEntry) -> list:
-    waiting = [[call.posted_id, call.event_id, call.block_id, call.kind] for call in entry.waiting]
+    waiting = [
+        # A former build knows no workers, and reads what it wrote.
+        [call.posted_id, call.event_id, call.block_id, call.kind, *([True] if call.by_worker else [])]
+        for call in entry.waiting
+    ]
     return [
         *(entry.id, entry.agent_name, entry.is_running, entry.call_id, waiting),
         *(_numbers(entry.told_usage), entry.told_spend, entry.is_paused),

@@ -17,13 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from services.sessions.domain import turn_events
-from services.sessions.domain.inbound import (
-    THREAD_MESSAGE,
-    USER_CUSTOM_TOOL_RESULT,
-    USER_INTERRUPT,
-    USER_TOOL_CONFIRMATION,
-    ClientEvent,
-)
+from services.sessions.domain.answers import ANSWER_FIELDS, ANSWER_KINDS, lets_worker_run
+from services.sessions.domain.inbound import THREAD_MESSAGE, USER_INTERRUPT, ClientEvent
 from services.sessions.domain.log import Draft
 from services.sessions.domain.move import Move
 from services.sessions.domain.session_state import CallKind, PendingCall, SessionState
@@ -39,8 +34,6 @@ from services.sessions.domain.turn import MayBeRepeat
 
 THREAD_PREFIX = "sthr_"
 MAX_MESSAGE_CHARACTERS = 100_000
-
-_ANSWER_FIELDS = {USER_TOOL_CONFIRMATION: "tool_use_id", USER_CUSTOM_TOOL_RESULT: "custom_tool_use_id"}
 
 
 class ConcernsThreads(MayBeRepeat):
@@ -187,7 +180,7 @@ def route(state: SessionState, events: Sequence[ClientEvent]) -> tuple[list[Clie
         elif targets:
             (thread_id, _), call = targets[0], _posted(state, event)
             assert call is not None, "an answer goes to the thread whose call it names"
-            fields = event.fields | {_ANSWER_FIELDS[event.type]: call.posted_id, "session_thread_id": thread_id}
+            fields = event.fields | {ANSWER_FIELDS[event.type]: call.posted_id, "session_thread_id": thread_id}
             stored.append(ClientEvent(event.type, fields, thread_id))
         else:
             stored.append(event)
@@ -202,11 +195,18 @@ def settle_posted(state: SessionState, events: Sequence[ClientEvent]) -> Session
             continue
         entry = threads.find(event.thread_id)
         if entry is not None:
-            answer = event.fields[_ANSWER_FIELDS[event.type]]
-            threads = threads.put(
-                replace(entry, waiting=tuple(call for call in entry.waiting if call.posted_id != answer))
-            )
+            answer = event.fields[ANSWER_FIELDS[event.type]]
+            threads = threads.put(replace(entry, waiting=tuple(_after(entry.waiting, answer, event))))
     return replace(state, threads=threads)
+
+
+def _after(waiting: Iterable[PostedCall], posted_id: str, event: ClientEvent) -> Iterable[PostedCall]:
+    """The calls that still wait once one of them was answered."""
+    for call in waiting:
+        if call.posted_id != posted_id:
+            yield call
+        elif lets_worker_run(call.kind, call.by_worker, event):
+            yield replace(call, kind=CallKind.WORKER)
 
 
 def _goes_to(state: SessionState, event: ClientEvent) -> list[tuple[str, dict[str, Any]]]:
@@ -220,19 +220,19 @@ def _goes_to(state: SessionState, event: ClientEvent) -> list[tuple[str, dict[st
             for entry in state.threads.live
             if named == entry.id or (named is None and (entry.is_running or entry.waiting))
         ]
-    if event.type not in _ANSWER_FIELDS:
+    if event.type not in ANSWER_FIELDS:
         return []
-    name = event.fields[_ANSWER_FIELDS[event.type]]
+    name = event.fields[ANSWER_FIELDS[event.type]]
     if any(name in (call.event_id, call.block_id) for call in state.pending if not call.answered):
         return []
     call = _posted(state, event)
     if call is None:
         return []
     thread_id = next(entry.id for entry, each in posted_calls(state) if each is call)
-    return [(thread_id, event.fields | {_ANSWER_FIELDS[event.type]: call.event_id})]
+    return [(thread_id, event.fields | {ANSWER_FIELDS[event.type]: call.event_id})]
 
 
 def _posted(state: SessionState, event: ClientEvent) -> PostedCall | None:
-    kind = CallKind.CONFIRMATION if event.type == USER_TOOL_CONFIRMATION else CallKind.CUSTOM
-    name = event.fields[_ANSWER_FIELDS[event.type]]
+    kind = ANSWER_KINDS[event.type]
+    name = event.fields[ANSWER_FIELDS[event.type]]
     return next((call for _, call in posted_calls(state) if call.kind is kind and call.is_named(name)), None)

@@ -108,6 +108,7 @@ def append_client_events(
     """Stores what a client sent, all or none, and starts, feeds, answers or interrupts the turn."""
     if phase_of(state) is Phase.ENDED:
         raise SessionEnded(f"Session {state.id} has ended and takes no events.", session_id=state.id)
+    inputs.check_workers(state, events)
     inputs.check_threads(state, events)
     move = Move(state, now, new_id)
     for event in budget.admitted(state, events):
@@ -164,6 +165,14 @@ def _follow(move: Move, draft: Draft, known_seq: int) -> None:
         follow_request(move, known_seq)
     elif event_type == compaction.COMPACTED:
         compaction.check(draft, move.state.last_seq)
+    elif event_type == "agent.tool_use" and move.state.on_worker:
+        # A worker may answer as soon as it reads the call, which is before the turn waits for it.
+        call = turn_events.parked_call(draft.id, event_type, orjson.loads(draft.fields))
+        if call.kind is CallKind.WORKER:
+            move.state.pending += (call,)
+    elif event_type == turn_events.WORKER_RESULT:
+        ended = orjson.loads(draft.fields).get("tool_use_id")
+        move.state.pending = tuple(call for call in move.state.pending if call.event_id != ended)
     elif event_type.startswith("span.outcome_evaluation_"):
         follow_evaluation(move, draft)
     elif event_type == _RESCHEDULED[bool(move.state.root_id)]:
@@ -175,6 +184,8 @@ def _follow(move: Move, draft: Draft, known_seq: int) -> None:
         move.state.running_since = move.now
 
 
+# Whose calls are known from the moment that they are in the log.
+_NOT_CLIENTS = (CallKind.THREAD, CallKind.WORKER)
 # By whether a thread beside the primary one runs: its log tells nothing of the session as a whole.
 _RESCHEDULED = ("session.status_rescheduled", "session.thread_status_rescheduled")
 _RUNNING = ("session.status_running", "session.thread_status_running")
@@ -202,8 +213,8 @@ def _take(state: SessionState, runner_id: str) -> None:
     state.turn_holder = runner_id
     state.turn_epoch += 1
     state.turn_attempt += 1
-    # Threads go on while the turn changes hands.
-    state.pending = tuple(call for call in state.pending if call.kind is CallKind.THREAD and not call.answered)
+    # Threads and workers go on while the turn changes hands.
+    state.pending = tuple(call for call in state.pending if call.kind in _NOT_CLIENTS and not call.answered)
 
 
 def is_last_attempt(state: SessionState) -> bool:
@@ -363,10 +374,12 @@ def _end_failed(move: Move, _end: End) -> bool:
 
 def _end_parked(move: Move, end: End) -> bool:
     state = move.state
-    client_calls = tuple(call for call in end.parked if call.kind is not CallKind.THREAD)
-    state.pending = client_calls + tuple(call for call in state.pending if call.kind is CallKind.THREAD)
+    known = tuple(call for call in state.pending if call.kind in _NOT_CLIENTS)
+    state.pending = tuple(call for call in end.parked if call.kind not in _NOT_CLIENTS) + known
+    places = {call.event_id: place for place, call in enumerate(end.parked)}
+    state.pending = tuple(sorted(state.pending, key=lambda call: places.get(call.event_id, len(places))))
     if not state.interrupt_seq and all(call.answered for call in state.pending):
-        # The last thread answered while the runner was about to wait for it.
+        # The last thread or worker answered while the runner was about to wait for it.
         state.turn_attempt = 1
         return False
     if not state.interrupt_seq:

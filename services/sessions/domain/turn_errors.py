@@ -31,7 +31,7 @@ class ToolCallNotPending(InvalidArgument):
         if named in pending:
             told = (
                 "names a call that waits for another kind of answer: user.custom_tool_result for a tool of yours, "
-                "user.tool_confirmation for any other that asks."
+                "user.tool_confirmation for any other that asks, user.tool_result for one that a worker runs."
             )
         super().__init__(
             f"{field} {named} {told} Waiting calls: {waiting}.",

@@ -16,6 +16,9 @@ NO_USAGE = TokenUsage()
 MAX_WEB_REQUESTS = 1_000
 # What a call gets as its result where an interrupt came before the answer.
 INTERRUPTED_TEXT = "The call was not executed: the turn was interrupted."
+# What a runner writes into the `executor` of a call that a worker of the environment runs.
+WORKER = "worker"
+WORKER_RESULT = "user.tool_result"
 
 
 def thread_fields(state: SessionState) -> dict[str, Any]:
@@ -59,11 +62,16 @@ def idle_fields(stop_reason: dict[str, Any], stop_details: Any) -> dict[str, Any
 
 def interrupted_result(call: PendingCall) -> tuple[str, dict[str, Any]]:
     """The result of a call that nobody will execute any more, with its type."""
-    return error_result(call.event_id, call.block_id, call.server_name, INTERRUPTED_TEXT)
+    return error_result(call.event_id, call.block_id, call.server_name, INTERRUPTED_TEXT, by_worker=call.by_worker)
 
 
-def error_result(event_id: str, block_id: str, server_name: str, text: str) -> tuple[str, dict[str, Any]]:
-    """A result that the service writes in a tool's place; with the name of a server, that of a tool of its."""
+def error_result(
+    event_id: str, block_id: str, server_name: str, text: str, *, by_worker: bool = False
+) -> tuple[str, dict[str, Any]]:
+    """A result that the service writes in a tool's place; with the name of a server, that of a tool of its.
+
+    In a worker's place it writes what the worker would have: by that alone workers know that nothing is left to do.
+    """
     of_call = (
         {"mcp_tool_use_id": event_id, "mcp_server_name": server_name} if server_name else {"tool_use_id": event_id}
     )
@@ -72,7 +80,8 @@ def error_result(event_id: str, block_id: str, server_name: str, text: str) -> t
         "is_error": True,
         "metadata": {"tool_use_id": block_id},
     }
-    return "agent.mcp_tool_result" if server_name else "agent.tool_result", fields
+    own = WORKER_RESULT if by_worker else "agent.tool_result"
+    return "agent.mcp_tool_result" if server_name else own, fields
 
 
 def lost_runner_error(attempts: int) -> dict[str, Any]:
@@ -92,12 +101,16 @@ def is_thread_call(fields: dict[str, Any]) -> bool:
 def parked_call(event_id: str, event_type: str, fields: dict[str, Any]) -> PendingCall:
     """What has to be remembered of a call that waits for a client."""
     kind = CallKind.CUSTOM if event_type == "agent.custom_tool_use" else CallKind.CONFIRMATION
+    by_worker = event_type == "agent.tool_use" and fields.get("executor") == WORKER
     if kind is CallKind.CONFIRMATION and is_thread_call(fields):
         kind = CallKind.THREAD
+    elif by_worker and fields.get("evaluated_permission") == "allow":
+        kind = CallKind.WORKER
     content = fields.get("content")
     block = content[0] if isinstance(content, list) and content and isinstance(content[0], dict) else {}
     server_name = str(fields.get("mcp_server_name") or "") if event_type == "agent.mcp_tool_use" else ""
-    return PendingCall(event_id, str(block.get("id") or event_id), kind, server_name=server_name)
+    block_id = str(block.get("id") or event_id)
+    return PendingCall(event_id, block_id, kind, server_name=server_name, by_worker=by_worker)
 
 
 def active_seconds(state: SessionState, now: datetime) -> float:

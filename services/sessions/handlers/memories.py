@@ -53,7 +53,7 @@ class MemoryRpcs(MemoryStoreRpcs):
                 nonlocal revision
                 store = await MemoryStoreTable(tx).lock(store_id)
                 require_active(store)
-                async with writing(tx, store, caller(current_context().principal_id), self._clock.now()) as writer:
+                async with writing(tx, store, caller(current_context()), self._clock.now()) as writer:
                     memory = await writer.create(path, text)
                     revision = writer.revision
                 return pb.CreateMemoryResponse(memory=memory_message(memory))
@@ -85,7 +85,7 @@ class MemoryRpcs(MemoryStoreRpcs):
             current = await table.load(memory_id)
             if not _is_as_asked(current, path, text):
                 require_content(current, expected)
-                async with writing(tx, store, caller(current_context().principal_id), self._clock.now()) as writer:
+                async with writing(tx, store, caller(current_context()), self._clock.now()) as writer:
                     if path is not None and path != current.path:
                         await writer.require_free(path)
                     kept = Text(current.content or "", current.content_sha256, current.content_size)
@@ -124,7 +124,7 @@ class MemoryRpcs(MemoryStoreRpcs):
             store = await MemoryStoreTable(tx).lock(store_id)
             current = await MemoryTable(tx, store_id).load(memory_id, with_content=False)
             require_content(current, expected)
-            async with writing(tx, store, caller(current_context().principal_id), self._clock.now()) as writer:
+            async with writing(tx, store, caller(current_context()), self._clock.now()) as writer:
                 await writer.delete(current)
         await self._tell(store_id, writer.revision)
         return pb.DeleteMemoryResponse()
@@ -165,7 +165,7 @@ class MemoryRpcs(MemoryStoreRpcs):
                     f"{version_id} is the newest version of {version.memory_id}. Update or delete the memory first.",
                     memory_version_id=version_id,
                 )
-            redacted = await table.redact(version_id, caller(current_context().principal_id), self._clock.now())
+            redacted = await table.redact(version_id, caller(current_context()), self._clock.now())
         return pb.RedactMemoryVersionResponse(version=version_message(redacted))
 
 

@@ -1,6 +1,7 @@
 """Memory as other processes get it. Pure."""
 
 from kit.clock import rfc3339
+from kit.rpc.context import CallContext
 from managed_agents.sessions.v1 import memory_pb2 as pb
 from services.sessions.domain.memory import Actor, Memory, Store
 from services.sessions.store.memory_versions import Version
@@ -59,6 +60,9 @@ def version_message(version: Version) -> pb.MemoryVersion:
     )
 
 
-def caller(principal_id: str) -> Actor:
-    """Who calls: the holder of a key, or nobody that is known."""
-    return Actor("", "") if principal_id in ("", ANONYMOUS) else Actor("api_key", principal_id)
+def caller(context: CallContext) -> Actor:
+    """Who calls: the holder of a key, a session whose worker speaks for it, or nobody that is known."""
+    if context.session_id:
+        return Actor("session", context.session_id)
+    known = context.principal_id not in ("", ANONYMOUS)
+    return Actor("api_key", context.principal_id) if known else Actor("", "")

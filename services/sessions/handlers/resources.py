@@ -18,12 +18,14 @@ from services.sessions.domain import resources as rules
 from services.sessions.domain.mount_paths import check_free
 from services.sessions.domain.resource_errors import ResourceNotFound
 from services.sessions.domain.resource_moves import change_resources
+from services.sessions.domain.self_hosted import refuse_resource
 from services.sessions.domain.session_state import SessionState
 from services.sessions.handlers.definitions import can_be_session, can_exist, once, page_limit, read_body
 from services.sessions.handlers.resource_admission import admit_resources
 from services.sessions.operations.core import Operations, Unit, new_event_id, not_found
 from services.sessions.operations.repository_tokens import RepositoryTokens
 from services.sessions.store.resources import ResourceStore
+from services.sessions.store.sessions import Sessions
 
 Resource = dict[str, Any]
 
@@ -62,6 +64,7 @@ class ResourcesHandlers(ResourcesServiceServicer):
             async def attach() -> pb.AttachResourceResponse:
                 state, resources = await _lock(unit, request.session_id)
                 moved = change_resources(state, unit.now, new_event_id)
+                refuse_resource(*await _environment(unit, state), wanted)
                 rules.check_numbers([wanted], resources)
                 check_free(wanted.sandbox_path, rules.taken_paths(resources), "mount_path")
                 admitted = await admit_resources(unit.tx, state.id, [wanted], unit.now, resources)
@@ -129,6 +132,14 @@ async def _lock(unit: Unit, session_id: str) -> tuple[SessionState, list[Resourc
     found = await ResourceStore(unit.tx).read(session_id)
     assert found is not None
     return state, orjson.loads(found[0])
+
+
+async def _environment(unit: Unit, state: SessionState) -> tuple[str, str | None]:
+    """The session's sandbox provider, and how workers get their work where it has any."""
+    record = await Sessions(unit.tx).get(state.id)
+    assert record is not None
+    environment = orjson.loads(record.row.environment)
+    return environment.get("sandbox_provider") or "", environment.get("worker_protocol")
 
 
 async def _write(unit: Unit, state: SessionState, resources: list[Resource]) -> None:

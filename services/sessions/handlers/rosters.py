@@ -15,7 +15,10 @@ from services.sessions.domain.session_errors import UnsupportedCapability
 from services.sessions.store.agents import AgentStore
 
 # What a session shows of an agent of its roster, beside its identity and model.
-_SHOWN = ("name", "description", "system", "tools", "mcp_servers", "skills", "execution_identity")
+_SHOWN = (
+    *("name", "description", "system", "tools", "mcp_servers", "skills", "execution_identity"),
+    *("loop_engine", "loop_engine_options", "guardrails"),
+)
 
 
 async def with_roster(tx: Tx, document: dict[str, Any]) -> dict[str, Any]:

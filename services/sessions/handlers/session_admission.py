@@ -17,7 +17,16 @@ from services.sessions.domain import budget
 from services.sessions.domain.agent import AgentVersion
 from services.sessions.domain.cost import NOTHING_SPENT, Prices
 from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, Environment, resolve_registered
+from services.sessions.domain.loop_engine import (
+    BUILTIN,
+    EngineChoice,
+    choice_of,
+    frozen,
+    refuse_budget,
+    refuse_other_engines,
+)
 from services.sessions.domain.overrides import apply_overrides, refuse_unavailable, without_effort
+from services.sessions.domain.self_hosted import refuse_session
 from services.sessions.domain.session import NewSession
 from services.sessions.domain.session_state import SessionState
 from services.sessions.domain.web_search import refuse_search_in_session
@@ -50,6 +59,8 @@ class Admitted:
             updated_at=self.row.created_at,
             created_at=self.row.created_at,
             environment_id=self.row.environment_id,
+            on_worker=self.row.on_worker,
+            loop_engine=self.row.loop_engine,
             budget=self.row.budget,
         )
 
@@ -74,6 +85,7 @@ class Admitted:
                 resources=row.resources,
                 vault_ids=row.vault_ids,
                 loop_engine=row.loop_engine,
+                loop_engine_options=row.loop_engine_options,
                 deployment_id="",
                 budget=row.budget,
                 outcome_evaluations=orjson.dumps(outcomes).decode() if outcomes else "[]",
@@ -106,6 +118,7 @@ async def admit(
     providers: Collection[str],
     prices: Prices,
     has_search: bool = False,
+    default_engine: EngineChoice = BUILTIN,
 ) -> Admitted:
     """Returns a session that may exist, or refuses it."""
     agent, environment = await _origins(tx, new)
@@ -128,11 +141,16 @@ async def admit(
     if (resolved_document := await with_skills(tx, document)) is not document:
         document = resolved_document
         own_document = orjson.dumps(document).decode()
+    engine = frozen(new.loop_engine, choice_of(document), default_engine)
+    refuse_other_engines(engine, document)
     ceiling = budget.at_creation(new.budget, models_of(model_id, document), prices) if new.has_budget else None
+    if ceiling is not None:
+        refuse_budget(engine)
     if environment is None:
         environment = await _environment(tx, new.environment_id)
     environment.require_active()
     resolved = resolve_registered(environment.id, environment.config, workspace_provider, providers)
+    refuse_session(resolved, document, new)
     session_id = new_id("sess")
     attached = await admit_resources(tx, session_id, new.resources, now)
     row = NewSessionRow(
@@ -145,9 +163,11 @@ async def admit(
         agent_name=document["name"],
         environment_id=environment.id,
         environment=resolved.to_json(),
+        on_worker=resolved.worker_protocol == "session",
         title=new.title,
         metadata=orjson.dumps(new.metadata).decode(),
-        loop_engine=new.loop_engine,
+        loop_engine=engine.engine,
+        loop_engine_options=engine.options_json(),
         thread_id=new_id("sthr"),
         budget=ceiling,
         vault_ids=orjson.dumps(new.vault_ids).decode() if new.vault_ids else "[]",

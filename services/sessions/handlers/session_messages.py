@@ -53,6 +53,8 @@ def session_message(record: SessionRecord, now: datetime) -> Session:
         resources_json=row.resources.encode(),
         vault_ids=() if row.vault_ids == "[]" else orjson.loads(row.vault_ids),
         loop_engine=row.loop_engine,
+        loop_engine_options_json=(row.loop_engine_options or "").encode(),
+        text_parts=row.text_parts,
         status=STATUSES[row.status],
         stop_reason_json=row.stop_reason.encode(),
         usage=Usage(

@@ -34,13 +34,14 @@ from managed_agents.sessions.v1.sessions_pb2 import (
 from managed_agents.sessions.v1.sessions_pb2_grpc import SessionsServiceServicer
 from services.sessions.domain import budget, turn
 from services.sessions.domain.cost import Prices
-from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, LOCAL_PROVIDER
+from services.sessions.domain.environment import DEFAULT_ENVIRONMENT_ID, LOCAL_PROVIDER, PROVIDERS
 from services.sessions.domain.inbound import refuse_ungraded
+from services.sessions.domain.loop_engine import BUILTIN, EngineChoice, public_fields
 from services.sessions.domain.metadata import merge_metadata
 from services.sessions.domain.move import Moved
 from services.sessions.domain.overrides import refuse_unavailable, replace_tools, without_effort
+from services.sessions.domain.self_hosted import refuse_agent
 from services.sessions.domain.session import (
-    BUILTIN_ENGINE,
     NewSession,
     SessionPatch,
     read_new_session,
@@ -56,6 +57,7 @@ from services.sessions.handlers.session_admission import Admitted, admit
 from services.sessions.handlers.session_messages import listed_session, session_message
 from services.sessions.handlers.session_pages import read_listing
 from services.sessions.operations.core import Operations, Unit, new_event_id, not_found
+from services.sessions.operations.default_engines import DefaultEngines
 from services.sessions.operations.repository_tokens import Keeping, RepositoryTokens
 from services.sessions.operations.session_vaults import CheckVaults, no_vaults
 from services.sessions.store.sessions import SessionRecord, Sessions
@@ -72,8 +74,8 @@ class SessionsHandlers(SessionsServiceServicer):
         operations: Operations,
         *,
         workspace_provider: str = LOCAL_PROVIDER,
-        providers: Collection[str] = (LOCAL_PROVIDER,),
-        default_engine: str = BUILTIN_ENGINE,
+        providers: Collection[str] = PROVIDERS,
+        default_engines: DefaultEngines | None = None,
         has_grader: bool = True,
         prices: Prices | None = None,
         check_vaults: CheckVaults = no_vaults,
@@ -86,7 +88,7 @@ class SessionsHandlers(SessionsServiceServicer):
         self._clock = operations.clock
         self._workspace_provider = workspace_provider
         self._providers = providers
-        self._default_engine = default_engine
+        self._default_engines = default_engines or DefaultEngines()
         self._has_grader = has_grader
         self._has_search = has_search
         self._prices = prices or Prices({})
@@ -98,21 +100,17 @@ class SessionsHandlers(SessionsServiceServicer):
     async def CreateSession(self, request: CreateSessionRequest, context: Any) -> CreateSessionResponse:
         """A session, idle or at work on its initial events."""
         call = current_context()
-        new = read_new_session(
-            read_body(request.definition_json),
-            published=call.published_contract,
-            default_engine=self._default_engine,
-        )
+        new = self.read_new(read_body(request.definition_json), published=call.published_contract)
         if not self._has_grader:
             refuse_ungraded(new.initial_events, "initial_events")
-        refusal = await self._check_vaults(new.vault_ids) if new.vault_ids else None
+        new, refusal = await self.prepared(call.workspace_id, new)
         plain = not request.idempotency.key and not new.initial_events and not new.resources
         if plain and new.environment_id == DEFAULT_ENVIRONMENT_ID:
             # Nothing has to go together, or to be held: the default environment never goes away.
             if refusal is not None:
                 raise refusal
             async with self._database.statements(call.workspace_id) as tx:
-                admitted, state = await self._insert(tx, new, self._clock.now())
+                admitted, state = await self.insert(tx, new, self._clock.now())
             self._operations.writer.states.keep(state)
             return CreateSessionResponse(session=session_message(admitted.record(state), state.updated_at))
         async with self._tokens.until_committed() as keeping, self._operations.unit(call.workspace_id) as unit:
@@ -206,7 +204,7 @@ class SessionsHandlers(SessionsServiceServicer):
     ) -> CreateSessionResponse:
         if refusal is not None:
             raise refusal
-        admitted, state = await self._insert(unit.tx, new, unit.now)
+        admitted, state = await self.insert(unit.tx, new, unit.now)
         await keeping.put(state.id, admitted.tokens)
         outcomes: Sequence[dict[str, Any]] = ()
         if new.initial_events:
@@ -214,8 +212,25 @@ class SessionsHandlers(SessionsServiceServicer):
             state, outcomes = moved.state, moved.outcome_changes
         return CreateSessionResponse(session=session_message(admitted.record(state, outcomes), unit.now))
 
-    async def _insert(self, tx: Tx, new: NewSession, now: datetime) -> tuple[Admitted, SessionState]:
-        admitted = await admit(
+    def read_new(self, body: dict[str, Any], *, published: bool) -> NewSession:
+        """What a session is asked to be made of; refused by the first field that is wrong."""
+        return read_new_session(body, published=published)
+
+    async def prepared(self, workspace_id: str, new: NewSession) -> tuple[NewSession, DomainError | None]:
+        """What other services say of the request, asked before a transaction begins, so that none waits for them."""
+        new, refusal = await self._check_vaults(new) if new.vault_ids else (new, None)
+        await self._default_engine(workspace_id, new)
+        return new, refusal
+
+    async def insert(self, tx: Tx, new: NewSession, now: datetime) -> tuple[Admitted, SessionState]:
+        """Admits a session and stores it, idle, in a transaction of the caller's, who has checked its vaults."""
+        admitted = await self.admit(tx, new, now)
+        await Sessions(tx).insert(admitted.row)
+        return admitted, admitted.state(tx.workspace_id)
+
+    async def admit(self, tx: Tx, new: NewSession, now: datetime) -> Admitted:
+        """A session that may exist, with everything that it refers to resolved."""
+        return await admit(
             tx,
             new,
             now,
@@ -223,9 +238,13 @@ class SessionsHandlers(SessionsServiceServicer):
             providers=self._providers,
             prices=self._prices,
             has_search=self._has_search,
+            default_engine=await self._default_engine(tx.workspace_id, new),
         )
-        await Sessions(tx).insert(admitted.row)
-        return admitted, admitted.state(tx.workspace_id)
+
+    async def _default_engine(self, workspace_id: str, new: NewSession) -> EngineChoice:
+        """What the settings choose, where a session may come to need it."""
+        own = new.loop_engine
+        return own if own is not None and own == BUILTIN else await self._default_engines.of(workspace_id)
 
     async def _read(self, unit: Unit, session_id: str) -> Session:
         return session_message(await _record(unit.tx, session_id), unit.now)
@@ -279,6 +298,8 @@ class _Change:
         before = orjson.loads(record.agent_document)
         after = replace_tools(before, patch)
         refuse_unavailable(after)
+        environment = orjson.loads(record.row.environment)
+        refuse_agent(environment.get("sandbox_provider") or "", environment.get("worker_protocol"), after)
         if not self._has_search:
             refuse_search(after.get("tools") or [], field="agent.tools", given=patch.get("tools"))
         if after == before:
@@ -286,7 +307,7 @@ class _Change:
         self.agent_document = orjson.dumps(after).decode()
         shown = {name: value for name, value in after.items() if name != "metadata"}
         identity = {"type": "agent", "id": record.row.agent_id, "version": record.row.agent_version}
-        self._tell(agent=identity | shown | {"model": without_effort(orjson.loads(record.agent_model))})
+        self._tell(agent=identity | public_fields(shown) | {"model": without_effort(orjson.loads(record.agent_model))})
 
 
 async def _lock(unit: Unit, session_id: str) -> SessionState:

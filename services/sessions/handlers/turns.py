@@ -63,7 +63,7 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
             return
         if not first.runner_id:
             raise InvalidArgument("runner_id must name the runner.", field="runner_id")
-        seat = self._operations.room.enter(first.runner_id)
+        seat = self._operations.room.enter(first.runner_id, first.loop_engines)
         listening = asyncio.create_task(self._listen(seat, first, request_iterator), name=f"claims of {seat.runner_id}")
         unsent: turns_pb2.TurnGrant | None = None
         try:

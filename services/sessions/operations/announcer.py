@@ -6,12 +6,15 @@ Subjects: `sessions.live.<session_id>`, `runners.<runner_id>.signals`, `sessions
 import asyncio
 from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kit.nats import Nats
 from kit.relay import Relay
-from managed_agents.sessions.v1 import events_pb2
+from managed_agents.sessions.v1 import duties_pb2, events_pb2
+from services.sessions.domain import duty
 from services.sessions.domain.log import LoggedEvent
 from services.sessions.domain.move import Moved, Signal
+from services.sessions.domain.session_state import Phase, phase_of
 from services.sessions.store.log import OutboxMessage
 
 TURN_READY = "sessions.turn_ready"
@@ -47,9 +50,11 @@ class Announcer:
         """Tells the other replicas that a turn waits."""
         await self._nats.publish(TURN_READY, b"")
 
-    def wake_relay(self) -> None:
-        """Outbox rows were committed. The relay takes what gathers in a moment at once."""
-        if self._waking is None:
+    def wake_relay(self, *, at_once: bool = False) -> None:
+        """Outbox rows were committed. The relay takes what gathers in a moment together, unless somebody waits."""
+        if at_once:
+            self._relay.wake()
+        elif self._waking is None:
             self._waking = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._wake)
 
     def _wake(self) -> None:
@@ -62,8 +67,39 @@ def event_message(event: LoggedEvent) -> events_pb2.Event:
     return events_pb2.Event(id=event.id, seq=event.seq, type=event.type, body=event.body)
 
 
-def outbox_message(moved: Moved, headers: dict[str, str] | None) -> OutboxMessage:
-    """What durable consumers get of an append."""
+def outbox_messages(moved: Moved, headers: dict[str, str] | None) -> list[OutboxMessage]:
+    """What durable consumers get of an append. The end of a session is told to those who hear nothing else too."""
+    appended = _appended(moved, headers)
+    messages = [appended]
+    has_ended = phase_of(moved.state) is Phase.ENDED and phase_of(moved.before) is not Phase.ENDED
+    if has_ended and not moved.state.root_id:
+        subject = f"sessions.log.{moved.state.id}.ended"
+        messages.append(replace(appended, message_id=f"{appended.message_id}.ended", subject=subject))
+    if (changed := duty.change(moved)) is not None:
+        messages.append(_duty_changed(moved, changed, appended))
+    return messages
+
+
+def _duty_changed(moved: Moved, changed: duty.DutyChange, appended: OutboxMessage) -> OutboxMessage:
+    """What the queue makes work items of."""
+    state = moved.state
+    payload = duties_pb2.DutyChanged(
+        workspace_id=state.workspace_id,
+        session_id=state.id,
+        environment_id=state.environment_id,
+        seq=state.last_seq,
+        has_work=changed.has_work,
+        ended=changed.ended,
+    )
+    return replace(
+        appended,
+        message_id=f"{appended.message_id}.duty",
+        subject=f"sessions.work.{state.environment_id}",
+        payload=b64encode(payload.SerializeToString()).decode(),
+    )
+
+
+def _appended(moved: Moved, headers: dict[str, str] | None) -> OutboxMessage:
     payload = events_pb2.EventsAppended(
         workspace_id=moved.state.workspace_id,
         session_id=moved.state.id,

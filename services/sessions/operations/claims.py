@@ -43,13 +43,15 @@ class Claims:
     async def claim(self) -> int:
         """Claims one batch; the number of turns that found a runner."""
         operations = self._operations
-        limit = min(MAX_CLAIMS, self._room.free)
+        limit, engines = min(MAX_CLAIMS, self._room.free), self._room.engines
         # What becomes ready from here on is told anew, so a hint that comes meanwhile isn't lost.
         self._room.none_wait()
+        if engines is not None:
+            self._room.pass_over()
         written = Written()
         try:
             async with operations.database.platform_transaction() as tx:
-                found = await TurnStore(tx).waiting(limit)
+                found = await TurnStore(tx).waiting(limit, engines)
                 written.granted = await self._grant(tx, found)
                 if written.granted:
                     await operations.writer.save(tx, [(moved, {}) for moved, _ in written.granted], written)
@@ -73,8 +75,9 @@ class Claims:
         for state in await TurnStore(tx).lock_free(session_ids):
             if state.turn_state is not TurnState.READY:
                 continue
-            seat = self._room.reserve(state.turn_holder)
+            seat = self._room.reserve(state.turn_holder, state.loop_engine)
             if seat is None:
-                break
+                # Another turn may need less of a runner.
+                continue
             granted.append((turn.grant(state, seat.runner_id, now, new_event_id), seat))
         return granted

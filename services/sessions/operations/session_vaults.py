@@ -6,17 +6,19 @@ first was, whatever became of the vaults meanwhile.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from kit.errors import InvalidArgument
 from kit.rpc.client import Channel
 from managed_agents.vault.v1.vaults_pb2 import CheckVaultsRequest
 from managed_agents.vault.v1.vaults_pb2_grpc import VaultsServiceStub
+from services.sessions.domain.session import NewSession
 from services.sessions.domain.session_errors import VaultNotFound
 
 _INDEX = re.compile(r"\[(\d+)\]")
-# The refusal of the first vault that a session may not name; None where it may name all of them.
-CheckVaults = Callable[[Sequence[str]], Awaitable[InvalidArgument | None]]
+# The request with what vault says of its vaults, and the refusal of the first that it may not name; None for none.
+CheckVaults = Callable[[NewSession], Awaitable[tuple[NewSession, InvalidArgument | None]]]
 
 
 def vault_checker(vault: Channel | None) -> CheckVaults:
@@ -25,18 +27,19 @@ def vault_checker(vault: Channel | None) -> CheckVaults:
         return no_vaults
     vaults = vault.stub(VaultsServiceStub)
 
-    async def check(vault_ids: Sequence[str]) -> InvalidArgument | None:
+    async def check(new: NewSession) -> tuple[NewSession, InvalidArgument | None]:
         try:
-            await vaults.CheckVaults(CheckVaultsRequest(vault_ids=vault_ids), retry=True)
+            answer = await vaults.CheckVaults(CheckVaultsRequest(vault_ids=new.vault_ids), retry=True)
         except InvalidArgument as refusal:
             # As the fields of a session are named everywhere else.
             refusal.field = refusal.field and _INDEX.sub(r".\1", refusal.field)
-            return refusal
-        return None
+            return new, refusal
+        return replace(new, vaults_with_variables=frozenset(answer.with_variables)), None
 
     return check
 
 
-async def no_vaults(vault_ids: Sequence[str]) -> InvalidArgument | None:
+async def no_vaults(new: NewSession) -> tuple[NewSession, InvalidArgument | None]:
     """Refuses the first of them."""
-    return VaultNotFound(f"Vault not found: {vault_ids[0]}.", field="vault_ids.0", vault_id=vault_ids[0])
+    vault_id = new.vault_ids[0]
+    return new, VaultNotFound(f"Vault not found: {vault_id}.", field="vault_ids.0", vault_id=vault_id)

@@ -6,11 +6,16 @@ reserved for a transaction that then failed is given back.
 """
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kit.errors import Unavailable
+from kit.http_engine import HTTP_ENGINE
 from managed_agents.sessions.v1 import turns_pb2
+from services.sessions.domain.loop_engine import BUILTIN_ENGINE
 
+# Those that some runner may lack.
+OTHER_ENGINES = frozenset({HTTP_ENGINE})
 # A runner that keeps more contexts than this has the rest of them read again.
 MAX_CACHED = 10_000
 
@@ -21,6 +26,8 @@ class Seat:
 
     runner_id: str
     free: int = 0
+    # Loop engines that it has.
+    engines: frozenset[str] = frozenset({BUILTIN_ENGINE})
     # Session id to the seq up to which the runner knows its context.
     cached: dict[str, int] = field(default_factory=dict)
     grants: asyncio.Queue[turns_pb2.TurnGrant | None] = field(default_factory=asyncio.Queue)
@@ -43,6 +50,7 @@ class WaitingRoom:
         # Set while somebody could take a turn and turns may wait for somebody.
         self.claim_now = asyncio.Event()
         self._backlog = True
+        self._passed_over = False
         self._closed = False
 
     @property
@@ -50,14 +58,23 @@ class WaitingRoom:
         """Turns that the waiting runners could take."""
         return sum(seat.free for seat in self._seats.values() if seat.free > 0)
 
-    def enter(self, runner_id: str) -> Seat:
-        """Opens a seat. A runner that comes again has lost its former stream, so that seat closes."""
+    @property
+    def engines(self) -> frozenset[str] | None:
+        """The engines of the runners that could take a turn; None where they have all that there are."""
+        found = frozenset[str]().union(*(seat.engines for seat in self._seats.values() if seat.free > 0))
+        return None if found >= OTHER_ENGINES else found
+
+    def enter(self, runner_id: str, engines: Iterable[str] = ()) -> Seat:
+        """Opens a seat. A runner that comes again has lost its former stream, so that seat closes.
+
+        `engines` are those that it has beside builtin.
+        """
         if self._closed:
             raise Unavailable("This replica is stopping; claim turns at another one.")
         former = self._seats.get(runner_id)
         if former is not None:
             self.leave(former)
-        seat = Seat(runner_id)
+        seat = Seat(runner_id, engines=frozenset({BUILTIN_ENGINE, *engines}))
         self._seats[runner_id] = seat
         return seat
 
@@ -79,6 +96,8 @@ class WaitingRoom:
         """Notes how many turns a runner can take."""
         if seat.open:
             seat.free = free
+            if self._passed_over and seat.engines >= OTHER_ENGINES:
+                self._backlog, self._passed_over = True, False
             self._look()
 
     def learn(self, runner_id: str, session_id: str, seq: int) -> None:
@@ -95,11 +114,12 @@ class WaitingRoom:
             seat.free = 0
             self._look()
 
-    def reserve(self, preferred: str) -> Seat | None:
-        """Takes one place: of the preferred runner if it has one, else of the least busy."""
+    def reserve(self, preferred: str, engine: str = BUILTIN_ENGINE) -> Seat | None:
+        """Takes one place of a runner with the engine: the preferred one if it has a place, else the least busy."""
         seat = self._seats.get(preferred)
-        if seat is None or seat.free <= 0:
-            seat = max(self._seats.values(), key=lambda candidate: candidate.free, default=None)
+        if seat is None or seat.free <= 0 or engine not in seat.engines:
+            able = (candidate for candidate in self._seats.values() if engine in candidate.engines)
+            seat = max(able, key=lambda candidate: candidate.free, default=None)
         if seat is None or seat.free <= 0:
             return None
         seat.free -= 1
@@ -110,6 +130,10 @@ class WaitingRoom:
         if seat.open:
             seat.free += 1
             self._look()
+
+    def pass_over(self) -> None:
+        """Turns that no runner here could take may wait; one that could asks for them."""
+        self._passed_over = True
 
     def turns_wait(self) -> None:
         """Turns were left waiting, here or on another replica."""

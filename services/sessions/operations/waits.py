@@ -6,7 +6,7 @@ when, is in an index, so a restart changes nothing and any number of replicas ma
 
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import orjson
@@ -131,10 +131,12 @@ class Waits:
                 if not waiting.is_overdue(state, bound, unit.now):
                     return 0
                 # Without the end of its log, so that its calls stay as they are too.
-                state = await operations.threads.end(
+                ended = await operations.threads.end(
                     unit, state, lambda thread, _tail: turn.stop(thread, unit.now, new_event_id)
                 )
-                await unit.apply(waiting.time_out(state, bound, unit.now, new_event_id))
+                # What was late may have been calls of the threads; calls that are up to workers are never late.
+                ended = replace(ended, parked_at=state.parked_at)
+                await unit.apply(waiting.time_out(ended, bound, unit.now, new_event_id))
         except DomainError as error:
             log.warning("a session that waited too long was not ended", session_id=found.id, reason=error.reason)
             return 0

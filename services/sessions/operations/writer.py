@@ -17,7 +17,7 @@ from services.sessions.domain.move import Moved
 from services.sessions.domain.session_state import Phase, Status, TurnState, phase_of
 from services.sessions.domain.thread_news import NEWS_TYPES
 from services.sessions.domain.turn import grant_at_once
-from services.sessions.operations.announcer import Announcer, outbox_message
+from services.sessions.operations.announcer import Announcer, outbox_messages
 from services.sessions.operations.grants import Grants
 from services.sessions.operations.states import States
 from services.sessions.operations.waiting_room import Seat, WaitingRoom
@@ -71,7 +71,7 @@ class Writer:
 
     async def save(self, tx: Tx, moves: Sequence[tuple[Moved, Headers]], written: Written) -> None:
         """Saves moves as they are; `written.granted` is the caller's to fill."""
-        messages = [outbox_message(moved, headers) for moved, headers in moves if moved.events]
+        messages = [message for moved, headers in moves if moved.events for message in outbox_messages(moved, headers)]
         _count(moves)
         saved = await LogStore(tx).save([moved for moved, _ in moves], messages, self._lease_seconds)
         if any(moved.state.id not in saved for moved, _ in moves):
@@ -97,7 +97,7 @@ class Writer:
         placed = [moved for moved, _ in moves]
         self._match(placed, written)
         moves = [(moved, headers) for moved, (_, headers) in zip(placed, moves, strict=True)]
-        messages = [outbox_message(moved, headers) for moved, headers in moves if moved.events]
+        messages = [message for moved, headers in moves if moved.events for message in outbox_messages(moved, headers)]
         _count(moves)
         await failpoints.point("sessions.append.before_commit")
         saved = await LogStore(tx).save(placed, messages, self._lease_seconds)
@@ -128,7 +128,8 @@ class Writer:
             if moved.signal is not None:
                 await self._announcer.signal(moved.signal)
         if any(moved.events for moved in written.moves):
-            self._announcer.wake_relay()
+            # A worker that serves whole sessions hears of its work by the outbox alone.
+            self._announcer.wake_relay(at_once=any(moved.state.on_worker for moved in written.moves))
         for workspace_id, root_id in written.roots:
             self.on_news(workspace_id, root_id)
         if any(m.state.turn_state is TurnState.READY and m.state.id not in granted for m in written.moves):
@@ -147,7 +148,7 @@ class Writer:
             moved = placed[index]
             if moved.state.turn_state is not TurnState.READY or moved.state.status is not Status.RUNNING:
                 continue
-            seat = self._room.reserve(moved.state.turn_holder)
+            seat = self._room.reserve(moved.state.turn_holder, moved.state.loop_engine)
             if seat is None:
                 continue
             placed[index] = grant_at_once(moved, seat.runner_id)

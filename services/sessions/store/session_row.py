@@ -12,7 +12,8 @@ SESSION_COLUMNS = (
     " environment_id, environment, title, metadata, resources, vault_ids, loop_engine, deployment_id, budget,"
     " outcome_evaluations, thread_id, archived_at, deleted_at, updated_at, status, last_seq, stop_reason,"
     " input_tokens, output_tokens, cache_read_input_tokens, cache_creation_5m_input_tokens,"
-    " cache_creation_1h_input_tokens, active_seconds, running_since, spend, web_search_requests, web_fetch_requests"
+    " cache_creation_1h_input_tokens, active_seconds, running_since, spend, web_search_requests, web_fetch_requests,"
+    " loop_engine_options, text_parts"
 )
 
 
@@ -57,3 +58,7 @@ class SessionRow(NamedTuple):
     spend: str
     web_search_requests: int = 0
     web_fetch_requests: int = 0
+    # Null for an engine without options.
+    loop_engine_options: str | None = None
+    # Whether what the model says goes into the log in parts.
+    text_parts: bool = False

@@ -61,7 +61,9 @@ class NewSessionRow:
     loop_engine: str
     thread_id: str
     budget: str | None = None
+    loop_engine_options: str | None = None
     vault_ids: str = "[]"
+    on_worker: bool = False
     resources: str = "[]"
 
 
@@ -101,13 +103,13 @@ class Sessions:
             """
             INSERT INTO sessions (
                 workspace_id, id, created_at, updated_at, agent_id, agent_version, agent_document, agent_model,
-                agent_name, environment_id, environment, title, metadata, loop_engine, thread_id,
-                budget, vault_ids, resources
+                agent_name, environment_id, environment, title, metadata, loop_engine,
+                loop_engine_options, thread_id, budget, vault_ids, resources, on_worker
             ) VALUES (
                 %(workspace_id)s, %(id)s, %(created_at)s, %(created_at)s, %(agent_id)s, %(agent_version)s,
                 %(agent_document)s, %(agent_model)s, %(agent_name)s, %(environment_id)s, %(environment)s, %(title)s,
-                %(metadata)s, %(loop_engine)s, %(thread_id)s, %(budget)s, %(vault_ids)s,
-                %(resources)s
+                %(metadata)s, %(loop_engine)s, %(loop_engine_options)s, %(thread_id)s, %(budget)s, %(vault_ids)s,
+                %(resources)s, %(on_worker)s
             )
             """,
             {name: getattr(session, name) for name in NewSessionRow.__slots__},

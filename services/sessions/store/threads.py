@@ -55,12 +55,12 @@ class ThreadStore:
             """
             INSERT INTO sessions (
                 workspace_id, id, root_id, created_at, updated_at, agent_id, agent_version, agent_document, agent_name,
-                environment_id, environment, environment_now, resources, vault_ids, loop_engine, deployment_id,
-                thread_id, turn_holder, budget
+                environment_id, environment, environment_now, resources, vault_ids, loop_engine,
+                loop_engine_options, deployment_id, thread_id, turn_holder, budget, on_worker
             )
             SELECT workspace_id, %(thread_id)s, id, %(now)s, %(now)s, %(agent_id)s, %(version)s, %(document)s, %(name)s,
-                   environment_id, environment, environment_now, resources, vault_ids, loop_engine, deployment_id,
-                   %(thread_id)s, turn_holder, budget
+                   environment_id, environment, environment_now, resources, vault_ids, loop_engine,
+                   loop_engine_options, deployment_id, %(thread_id)s, turn_holder, budget, on_worker
             FROM sessions WHERE workspace_id = %(workspace_id)s AND id = %(root_id)s
             """,
             {

@@ -5,7 +5,7 @@ of `turns`, and several are taken in the order of their ids, so writers never wa
 circle. A renewal touches `turns` alone and skips what a writer holds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import orjson
@@ -34,8 +34,8 @@ _TOKEN_COLUMNS = (
 )
 # In the order in which both locks read them.
 _STATE_COLUMNS = (
-    *("workspace_id", "id", "thread_id", "agent_name", "environment_id", "environment_now"),
-    *("updated_at", "created_at", "revision", "budget"),
+    *("workspace_id", "id", "thread_id", "agent_name", "environment_id", "environment_now", "on_worker"),
+    *("loop_engine", "updated_at", "created_at", "revision", "budget"),
     *("archived_at", "deleted_at", "status", "last_seq", "input_seq", "turn_epoch", "turn_state", "turn_attempt"),
     *("turn_holder", "interrupt_seq", "unread", "pending", "stop_reason"),
     *_TOKEN_COLUMNS,
@@ -55,12 +55,12 @@ class TurnStore:
         """Locks one session of the transaction's workspace, waiting for it."""
         row = await self._tx.maybe_one(
             """
-            SELECT workspace_id, id, thread_id, agent_name, environment_id, environment_now, updated_at, created_at,
-                   revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
-                   turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
-                   cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
-                   web_search_requests, web_fetch_requests, spend, active_seconds, running_since, parked_at, outcome,
-                   traceparent, version, root_id, threads
+            SELECT workspace_id, id, thread_id, agent_name, environment_id, environment_now, on_worker, loop_engine,
+                   updated_at, created_at, revision, budget, archived_at, deleted_at, status, last_seq, input_seq,
+                   turn_epoch, turn_state, turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason,
+                   input_tokens, output_tokens, cache_read_input_tokens, cache_creation_5m_input_tokens,
+                   cache_creation_1h_input_tokens, web_search_requests, web_fetch_requests, spend, active_seconds,
+                   running_since, parked_at, outcome, traceparent, version, root_id, threads
             FROM sessions WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND deleted_at IS NULL
             FOR NO KEY UPDATE
             """,
@@ -72,12 +72,12 @@ class TurnStore:
         """Locks those of the sessions that nobody else holds, of any workspace."""
         rows = await self._tx.all(
             """
-            SELECT workspace_id, id, thread_id, agent_name, environment_id, environment_now, updated_at, created_at,
-                   revision, budget, archived_at, deleted_at, status, last_seq, input_seq, turn_epoch, turn_state,
-                   turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason, input_tokens, output_tokens,
-                   cache_read_input_tokens, cache_creation_5m_input_tokens, cache_creation_1h_input_tokens,
-                   web_search_requests, web_fetch_requests, spend, active_seconds, running_since, parked_at, outcome,
-                   traceparent, version, root_id, threads
+            SELECT workspace_id, id, thread_id, agent_name, environment_id, environment_now, on_worker, loop_engine,
+                   updated_at, created_at, revision, budget, archived_at, deleted_at, status, last_seq, input_seq,
+                   turn_epoch, turn_state, turn_attempt, turn_holder, interrupt_seq, unread, pending, stop_reason,
+                   input_tokens, output_tokens, cache_read_input_tokens, cache_creation_5m_input_tokens,
+                   cache_creation_1h_input_tokens, web_search_requests, web_fetch_requests, spend, active_seconds,
+                   running_since, parked_at, outcome, traceparent, version, root_id, threads
             -- platform-wide: one commit serves many workspaces; the caller compares each one's own
             FROM sessions WHERE id = ANY(%(ids)s) AND deleted_at IS NULL
             ORDER BY id
@@ -87,14 +87,28 @@ class TurnStore:
         )
         return [_state(row) for row in rows]
 
-    async def waiting(self, limit: int) -> list[str]:
-        """Sessions whose turn waits for a runner, the longest wait first."""
+    async def waiting(self, limit: int, engines: Collection[str] | None = None) -> list[str]:
+        """Sessions whose turn waits for a runner, the longest wait first; only of these engines, if any are named."""
+        if engines is not None:
+            return await self._waiting_for(engines, limit)
         rows = await self._tx.all(
             """
             SELECT session_id FROM turns WHERE holder = '' -- platform-wide: runners serve every workspace
             ORDER BY ready_at, session_id LIMIT %(limit)s
             """,
             {"limit": limit},
+        )
+        return [row[0] for row in rows]
+
+    async def _waiting_for(self, engines: Collection[str], limit: int) -> list[str]:
+        rows = await self._tx.all(
+            """
+            SELECT t.session_id FROM turns t -- platform-wide: runners serve every workspace
+            JOIN sessions s ON s.id = t.session_id
+            WHERE t.holder = '' AND s.loop_engine = ANY(%(engines)s)
+            ORDER BY t.ready_at, t.session_id LIMIT %(limit)s
+            """,
+            {"engines": sorted(engines), "limit": limit},
         )
         return [row[0] for row in rows]
 
@@ -214,13 +228,17 @@ def _outcome_values(outcome: Outcome) -> list[Any]:
     return [outcome.id, outcome.seq, outcome.number, outcome.iteration, outcome.stage]
 
 
-def _call(event_id: str, block_id: str, kind: str, answered: bool, server_name: str = "") -> PendingCall:
-    return PendingCall(event_id, block_id, CallKind(kind), answered, server_name)
+def _call(
+    event_id: str, block_id: str, kind: str, answered: bool, server_name: str = "", by_worker: bool = False
+) -> PendingCall:
+    return PendingCall(event_id, block_id, CallKind(kind), answered, server_name, by_worker)
 
 
 def _call_values(call: PendingCall) -> list[Any]:
     values = [call.event_id, call.block_id, call.kind, call.answered]
     # Most calls are of no server, and a former build reads them as it wrote them.
+    if call.by_worker:
+        return [*values, call.server_name, True]
     return [*values, call.server_name] if call.server_name else values
 
 

@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from kit import http_engine
 from services.vault.domain.faults import Faults, joined
 
 DEFAULT_MAX_STEPS, LONGEST_MAX_STEPS = 25, 1000
 # Ten years: whoever wants to wait longer sets no bound.
 LONGEST_WAIT_SECONDS = 315_360_000
+NO_DEFAULT_FOR_WORKERS = (
+    "workers serve environments of their own: create one with hosting_type self_hosted, and name it in sessions"
+)
 NO_CHOICE = "an installation always keeps files"
 NO_MEMORY = "no memory is part of this build"
 NO_SQLITE = "the platform keeps its state in PostgreSQL"
@@ -45,6 +49,37 @@ BUILTIN_OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "default": "interactive",
             "description": "Who answers a gated call: a person. Answers by the platform belong to the engine pi.",
         },
+    }
+)
+
+# What `kit.http_engine` judges, told in the same words.
+HTTP_OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "url": {
+            "type": "string",
+            "description": "Where each step is posted; sessions that name none are posted there.",
+        },
+        "headers": {
+            "type": ["object", "null"],
+            "default": None,
+            "description": "Headers of each step. One that is a secret names a credential of the session's vaults as"
+            " ${NAME}, and is never shown again.",
+        },
+        "max_rounds": {
+            "type": ["integer", "null"],
+            "minimum": 1,
+            "maximum": http_engine.MOST_ROUNDS,
+            "default": http_engine.DEFAULT_ROUNDS,
+            "description": "Rounds of tool calls that one turn may make.",
+        },
+        "timeout_seconds": {
+            "type": ["integer", "null"],
+            "minimum": 1,
+            "maximum": http_engine.LONGEST_TIMEOUT_SECONDS,
+            "default": http_engine.DEFAULT_TIMEOUT_SECONDS,
+            "description": "How long the agent may take for one step.",
+        },
+        "requires_action_timeout_seconds": BUILTIN_OPTIONS["requires_action_timeout_seconds"],
     }
 )
 
@@ -136,7 +171,7 @@ ADAPTERS: Mapping[str, tuple[Adapter, ...]] = MappingProxyType(
         "loop_engine": (
             Adapter("builtin", "Default", options=BUILTIN_OPTIONS),
             Adapter("pi", "Pi", "the adapter for a locally installed engine is not part of this build"),
-            Adapter("http", "HTTP agent protocol", "the adapter for remote agents is not part of this build"),
+            Adapter("http", "HTTP agent protocol", options=HTTP_OPTIONS),
             Adapter("harness", "Harness", NO_EXECUTABLE),
             Adapter("codex", "Codex", NO_EXECUTABLE),
             Adapter("claude", "Claude", NO_EXECUTABLE),
@@ -152,7 +187,7 @@ ADAPTERS: Mapping[str, tuple[Adapter, ...]] = MappingProxyType(
             Adapter("local", "On the runner's host"),
             Adapter("docker", "Docker", "no provider for Docker is part of this build"),
             Adapter("kubernetes", "Kubernetes", "no provider for Kubernetes is part of this build"),
-            Adapter("self_hosted", "Outside workers", "this build hands no work to outside workers"),
+            Adapter("self_hosted", "Outside workers", NO_DEFAULT_FOR_WORKERS),
             Adapter("remote", "Remote worker API", "no provider for remote workers is part of this build"),
         ),
     }

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from services.vault.domain import adapters, artifacts, settings
+from services.vault.domain import adapters, artifacts, engines, settings
 from services.vault.domain.faults import Faults, joined
 from services.vault.domain.settings import MASK, Settings
 
@@ -35,6 +35,7 @@ def judge(document: Any, stored: Settings, environ: Mapping[str, str]) -> Settin
         stored_api_key=stored.model.api_key,
         stored_vendor=stored.model.vendor,
         stored_artifacts=stored.artifacts,
+        stored_engine=stored.engine,
     )
     faults = Faults()
     settings.check_credentials(candidate.model, environ, faults)
@@ -57,6 +58,8 @@ def judge_area(area: str, config: Any, stored: Settings, environ: Mapping[str, s
         settings.check_credentials(settings.read_model(config, faults, stored.model), environ, faults)
     elif area == artifacts.AREA:
         artifacts.check_reference(artifacts.read(config, faults, stored.artifacts), environ, faults)
+    elif area == engines.AREA:
+        engines.read(config, faults, stored.engine)
     elif area == "memory":
         settings.read_memory(config, faults)
     else:
@@ -88,12 +91,15 @@ def _found(area: str, adapter: str) -> str:
         return "The database answers."
     if area == artifacts.AREA and adapter == "s3":
         return "The settings are sound. The bucket was not asked."
+    if area == engines.AREA and adapter == "http":
+        return "The settings are sound. The agent was not asked."
     return "The settings are sound."
 
 
 def _clear(document: Settings) -> dict[str, Any]:
     shown = document.document()
     shown["model"]["api_key"] = document.model.api_key or None
+    shown["loop_engine"] = document.engine.clear()
     options = shown["storage"]["artifacts"]["options"]
     if "secret_access_key" in options:
         options["secret_access_key"] = document.artifacts.secret_access_key or None

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from services.vault.domain import adapters, artifacts
-from services.vault.domain.adapters import DEFAULT_MAX_STEPS, LONGEST_WAIT_SECONDS, default_of
+from services.vault.domain import adapters, artifacts, engines
+from services.vault.domain.adapters import LONGEST_WAIT_SECONDS, default_of
 from services.vault.domain.artifacts import LOCAL as LOCAL_ARTIFACTS
 from services.vault.domain.artifacts import ArtifactSettings
+from services.vault.domain.engines import BUILTIN, EngineSettings
 from services.vault.domain.faults import Faults
 
 MASK = "********"
@@ -50,12 +51,7 @@ class Settings:
     """A whole document, in the clear. Areas with one choice and no options have no field."""
 
     model: ModelSettings = ModelSettings()
-    engine: str = "builtin"
-    default_max_steps: int = DEFAULT_MAX_STEPS
-    # How long a session waits for answers to its calls; None: for ever.
-    requires_action_timeout_seconds: int | None = None
-    # None where the document does not say; it then reads as `interactive`.
-    approval_mode: str | None = None
+    engine: EngineSettings = BUILTIN
     artifacts: ArtifactSettings = LOCAL_ARTIFACTS
 
     def document(self) -> dict[str, Any]:
@@ -70,7 +66,7 @@ class Settings:
         return {
             "schema_version": SCHEMA_VERSION,
             "model": model,
-            "loop_engine": {"provider": self.engine, "options": self._options()},
+            "loop_engine": self.engine.document(),
             "storage": {
                 "metadata": {"provider": default_of("storage.metadata"), "options": {}},
                 "artifacts": self.artifacts.document(),
@@ -79,19 +75,20 @@ class Settings:
             "sandbox": {"provider": default_of("sandbox"), "options": {}},
         }
 
-    def _options(self) -> dict[str, Any]:
-        optional = {_BOUND: self.requires_action_timeout_seconds, "approval_mode": self.approval_mode}
-        given = {name: value for name, value in optional.items() if value is not None}
-        return {"default_max_steps": self.default_max_steps, **given}
+    @property
+    def requires_action_timeout_seconds(self) -> int | None:
+        """How long a session waits for answers to its calls; None: for ever."""
+        return self.engine.requires_action_timeout_seconds
 
     def secret_states(self) -> dict[str, Any]:
         """For each secret path whether it is set."""
         model = {"api_key": "configured" if self.model.api_key else "not_set"}
-        return {"model": model, **self.artifacts.secret_states()}
+        return {"model": model, **self.engine.secret_states(), **self.artifacts.secret_states()}
 
     def secrets(self) -> dict[str, str]:
         """What is sealed beside the document, by the names under which `reopen` reads it."""
-        return {"api_key": self.model.api_key, "secret_access_key": self.artifacts.secret_access_key}
+        kept = {"api_key": self.model.api_key, "secret_access_key": self.artifacts.secret_access_key}
+        return kept | ({engines.SEALED: headers} if (headers := self.engine.sealed()) else {})
 
 
 def from_environment(environ: Mapping[str, str]) -> Settings:
@@ -116,7 +113,7 @@ def from_environment(environ: Mapping[str, str]) -> Settings:
     )
     return Settings(
         model=model,
-        requires_action_timeout_seconds=_bound_of_environment(environ),
+        engine=EngineSettings(requires_action_timeout_seconds=_bound_of_environment(environ)),
         artifacts=artifacts.from_environment(environ),
     )
 
@@ -127,8 +124,9 @@ def parse(
     stored_api_key: str,
     stored_vendor: str = "",
     stored_artifacts: ArtifactSettings = LOCAL_ARTIFACTS,
+    stored_engine: EngineSettings = BUILTIN,
 ) -> Settings:
-    """Reads a document; a mask keeps `stored_api_key`, which belongs to `stored_vendor`, or the secret of the store.
+    """Reads a document; a mask keeps `stored_api_key`, which belongs to `stored_vendor`, or the secret that it hides.
 
     InvalidSettings names every fault by its path.
     """
@@ -141,15 +139,12 @@ def parse(
     if version != SCHEMA_VERSION or isinstance(version, bool):
         faults.add("schema_version", f"must be {SCHEMA_VERSION}")
     model = read_model(sections.get("model"), faults, ModelSettings(stored_vendor, api_key=stored_api_key))
-    engine, options = read_engine(sections.get("loop_engine", {"provider": default_of("loop_engine")}), faults)
+    engine = engines.read(sections.get(engines.AREA, {"provider": default_of(engines.AREA)}), faults, stored_engine)
     kept = _read_others(sections, faults, stored_artifacts)
     faults.raise_if_any()
     return Settings(
         model=model,
         engine=engine,
-        default_max_steps=options.get("default_max_steps", DEFAULT_MAX_STEPS),
-        requires_action_timeout_seconds=options.get(_BOUND),
-        approval_mode=options.get("approval_mode"),
         artifacts=kept,
     )
 
@@ -162,7 +157,12 @@ def reopen(document: Any, secrets: Mapping[str, str]) -> Settings:
         # The only choice there was, before files could be kept.
         document = document | {"storage": storage | {"artifacts": LOCAL_ARTIFACTS.document()}}
     stored = ArtifactSettings("s3", secret_access_key=secrets.get("secret_access_key", ""))
-    return parse(document, stored_api_key=secrets["api_key"], stored_artifacts=stored)
+    return parse(
+        document,
+        stored_api_key=secrets["api_key"],
+        stored_artifacts=stored,
+        stored_engine=engines.stored_with(secrets.get(engines.SEALED, "")),
+    )
 
 
 def read_model(value: Any, faults: Faults, stored: ModelSettings) -> ModelSettings:
@@ -187,11 +187,6 @@ def read_model(value: Any, faults: Faults, stored: ModelSettings) -> ModelSettin
     adapters.read_options("model", adapter, section.get("options"), faults)
     default_model = _text(section, "default_model", faults) or DEFAULT_MODELS[adapter.id]
     return ModelSettings(adapter.id, base_url, api_key, default_model)
-
-
-def read_engine(value: Any, faults: Faults) -> tuple[str, dict[str, Any]]:
-    """The area `loop_engine`: which one, and its options."""
-    return _read_adapter("loop_engine", value, faults)
 
 
 def read_memory(value: Any, faults: Faults) -> None:

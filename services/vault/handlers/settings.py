@@ -25,7 +25,7 @@ from services.vault.domain.settings import Settings
 from services.vault.store.settings import SettingsRow, SettingsStore
 
 RUNNER_PREFIX = "runner_"
-STORAGE_PRINCIPAL = "sessions"
+SESSIONS_PRINCIPAL = "sessions"
 _REVISION_BYTES = 7
 _ADAPTERS = orjson.dumps(adapters.descriptors())
 
@@ -103,7 +103,7 @@ class SettingsHandler(vault_pb2_grpc.SettingsServiceServicer):
             base_url=model.base_url,
             api_key="" if model.vendor == "demo" else rules.resolve_reference(model.api_key, self._environ),
             default_model=model.default_model,
-            options_json=orjson.dumps({"default_max_steps": settings.default_max_steps}),
+            options_json=orjson.dumps({"default_max_steps": settings.engine.default_max_steps}),
         )
         digest = hashlib.sha256(response.SerializeToString(deterministic=True)).digest()
         response.revision = int.from_bytes(digest[:_REVISION_BYTES], "big")
@@ -111,7 +111,7 @@ class SettingsHandler(vault_pb2_grpc.SettingsServiceServicer):
 
     async def GetStorageAccess(self, request, context) -> vault_pb2.GetStorageAccessResponse:
         """Opens the secret of the bucket, for the sessions service only."""
-        if current_context().principal_id != STORAGE_PRINCIPAL:
+        if current_context().principal_id != SESSIONS_PRINCIPAL:
             raise RunnersOnly("Only the sessions service may open storage access.")
         kept = (await self._read()).settings.artifacts.opened(self._environ)
         if kept.provider != "s3":
@@ -125,6 +125,14 @@ class SettingsHandler(vault_pb2_grpc.SettingsServiceServicer):
             access_key_id=kept.access_key_id,
             secret_access_key=kept.secret_access_key,
         )
+
+    async def GetLoopEngine(self, request, context) -> vault_pb2.GetLoopEngineResponse:
+        """Tells the engine of sessions that name none, for the sessions service only."""
+        if current_context().principal_id != SESSIONS_PRINCIPAL:
+            raise RunnersOnly("Only the sessions service may ask for the loop engine.")
+        engine = (await self._in_effect()).settings.engine
+        options = orjson.dumps(dict(engine.http)) if engine.http else b""
+        return vault_pb2.GetLoopEngineResponse(provider=engine.provider, options_json=options)
 
     def _judge(self, document_json: bytes, loaded: _Loaded) -> Settings:
         return candidates.judge(_parse_json(document_json), loaded.settings, self._environ)

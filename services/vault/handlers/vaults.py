@@ -108,11 +108,12 @@ class VaultsHandler(CredentialRpcs, vaults_pb2_grpc.VaultsServiceServicer):
         if len(vault_ids) > rules.MAX_VAULTS_OF_SESSION:
             raise InvalidField(f"vault_ids must hold at most {rules.MAX_VAULTS_OF_SESSION} vaults.", field="vault_ids")
         async with self._database.read(current_context().workspace_id) as tx:
-            states = await VaultStore(tx).states([vault_id for vault_id in vault_ids if "\x00" not in vault_id])
+            store, known = VaultStore(tx), [vault_id for vault_id in vault_ids if "\x00" not in vault_id]
+            states, with_variables = await store.states(known), await store.with_variables(known)
         for number, vault_id in enumerate(vault_ids):
             field = f"vault_ids[{number}]"
             if vault_id not in states:
                 raise VaultUnknown(f"Vault not found: {vault_id[:64]}", field=field)
             if states[vault_id]:
                 raise VaultArchived(f"The vault {vault_id} is archived.", field=field)
-        return pb.CheckVaultsResponse()
+        return pb.CheckVaultsResponse(with_variables=with_variables)

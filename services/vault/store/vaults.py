@@ -101,6 +101,18 @@ class VaultStore:
         )
         return dict(found)
 
+    async def with_variables(self, vault_ids: list[str]) -> list[str]:
+        """Those of these that hold environment variables which are not archived."""
+        found = await self._tx.all(
+            """
+            SELECT DISTINCT vault_id FROM credentials
+            WHERE workspace_id = %(workspace_id)s AND vault_id = ANY(%(ids)s) AND type = 'environment_variable'
+              AND archived_at IS NULL
+            """,
+            {"ids": vault_ids},
+        )
+        return [vault_id for (vault_id,) in found]
+
     async def page(self, position: Position, *, limit: int, include_archived: bool) -> list[Vault]:
         """Vaults beside the position: from newer to older, or back from there."""
         values = position.values() | {"limit": limit, "include_archived": include_archived}

@@ -1,5 +1,5 @@
 """The work queue of self-hosted environments.
 
-Tables (schema `worker`): `work_items`.
-Rpcs: `QueueService`.
+Tables (schema `worker`): `work_items`, `ended_sessions`, `processed_messages`.
+Rpcs: `QueueService`, `SessionWorkService`.
 """

@@ -3,4 +3,4 @@
 from kit.lifecycle import main
 
 if __name__ == "__main__":
-    main("services.worker.queue.app", uses_nats=False)
+    main("services.worker.queue.app")

@@ -20,12 +20,14 @@ from managed_agents.sessions.v1.turns_pb2_grpc import TurnsServiceStub
 from managed_agents.vault.v1.injections_pb2_grpc import InjectionServiceStub
 from managed_agents.vault.v1.vault_pb2 import GetModelAccessRequest, GetModelAccessResponse
 from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceStub
+from managed_agents.worker.v1.queue_pb2_grpc import QueueServiceStub
 from managed_agents.worker.v1.runner_pb2_grpc import add_RunnerServiceServicer_to_server
 from services.worker.runner.config import RunnerSettings, load_settings
 from services.worker.runner.handlers.deletions import Deletions
 from services.worker.runner.handlers.runner import RunnerDescription, RunnerHandler
 from services.worker.runner.loop.cache import ConversationCache
 from services.worker.runner.loop.claims import Claims
+from services.worker.runner.loop.remote import LOOP_ENGINES
 from services.worker.runner.loop.retry import RetryPolicy
 from services.worker.runner.loop.rubrics import RubricReader
 from services.worker.runner.loop.sessions import TurnSessions
@@ -36,8 +38,11 @@ from services.worker.runner.mcp.session import Limits
 from services.worker.runner.models import registry
 from services.worker.runner.models.access import Create, ModelAccessCache
 from services.worker.runner.models.base import ToolDefinition
+from services.worker.runner.outside import PROVIDER as SELF_HOSTED
+from services.worker.runner.outside import OutsideWork, WorkQueue
 from services.worker.runner.secrets import SecretsRegistry
 from services.worker.runner.web import Fetches, Searches, WebTools
+from services.worker.runner.web.callout import post_json
 from services.worker.runner.web.pages import PageReader
 from services.worker.runner.workspace.registry import attachment_reader, mounts_of
 from services.worker.sandbox import SandboxManager
@@ -65,6 +70,11 @@ class Runner:
             Channel(settings.sessions_address, token=token, exchange=True),
             Channel(settings.vault_address, token=token),
         ]
+        self._outside: OutsideWork | None = None
+        if settings.queue_address:
+            self._channels.append(Channel(settings.queue_address, token=token, exchange=True))
+            queue = self._channels[-1].stub(QueueServiceStub)
+            self._outside = OutsideWork(WorkQueue(queue, queue_seconds=settings.work_queue_seconds))
         turns = self._channels[0].stub(TurnsServiceStub)
         self._vault = self._channels[1].stub(SettingsServiceStub)
         self._cache = ConversationCache(settings.runner_context_cache_bytes)
@@ -110,12 +120,15 @@ class Runner:
                 workspaces=self.workspaces,
                 servers=self.servers,
                 secrets=self.secrets,
+                outside=self._outside,
                 built_in={
                     name: ToolDefinition(name, spec.description, spec.input_schema)
                     for name, spec in self._tools.items()
                 },
                 web=self._web,
+                callout=partial(post_json, private=private),
                 retry_policy=RetryPolicy(settings.model_attempts, settings.model_retry_seconds),
+                private=private,
                 window_tokens=settings.context_window_tokens,
             ),
             self._cache,
@@ -144,6 +157,8 @@ class Runner:
         drain_seconds = self._settings.runner_drain_seconds
         service.add("message bus", self._connect, self._disconnect)
         service.add("channels", stop=self._close_channels)
+        if self._outside is not None:
+            service.add("work", stop=self._outside.aclose)
         service.add("model access", stop=self.access.close)
         service.add("sandboxes", stop=self.sandboxes.aclose)
         service.add("mcp servers", stop=self.servers.aclose)
@@ -218,7 +233,8 @@ class Runner:
             sandbox_kind=sandbox.kind,
             sandbox_notes=sandbox.notes,
             tools=tuple(self._tools),
-            sandbox_providers=self.sandboxes.providers,
+            sandbox_providers=(*self.sandboxes.providers, *((SELF_HOSTED,) if self._outside else ())),
+            loop_engines=LOOP_ENGINES,
         )
 
 

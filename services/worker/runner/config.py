@@ -8,6 +8,8 @@ class RunnerSettings(BaseServiceSettings):
 
     sessions_address: str
     vault_address: str
+    # Where work for self-hosted environments goes; without it there is none.
+    queue_address: str = ""
     # Turns that are held at once.
     runner_capacity: int = Field(64, ge=1, le=10_000)
     # As the sessions service grants them; renewals keep to it.
@@ -26,6 +28,8 @@ class RunnerSettings(BaseServiceSettings):
     # How long an MCP server may take to be connected to, its tools listed, and how long for one call.
     mcp_connect_seconds: float = Field(15.0, gt=0, le=300)
     mcp_call_seconds: float = Field(300.0, gt=0, le=3600)
+    # How long a tool call of a self-hosted environment waits for a worker that takes it.
+    work_queue_seconds: float = Field(900.0, gt=0, le=86_400)
     # `auto`, `bubblewrap`, `landlock` or `process`.
     sandbox_kind: str = "auto"
 

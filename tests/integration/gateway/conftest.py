@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from services.sessions.app import build as build_sessions
 from services.sessions.config import Settings as SessionsSettings
 from services.vault import app as vault_app
 from services.vault.config import VaultSettings
+from services.worker.queue import app as queue_app
+from services.worker.queue.config import QueueSettings
 
 MODEL_KEY = "canary-of-the-gateways-tests"
 MODEL_ENVIRONMENT = {
@@ -63,13 +66,22 @@ class Gateway:
     data_dir: Path = Path()
     # Its database, for what would take too long over REST.
     database_url: str = ""
+    # What is held open there.
+    hub: Hub | None = None
 
 
 @pytest.fixture
 async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
     """Sessions on a fresh database, the stand-ins, and the gateway on a port of its own."""
+    async with serving(make_database, nats_url) as listening:
+        yield listening
+
+
+@asynccontextmanager
+async def serving(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
+    """The same, for as long as its user wants it."""
     with tempfile.TemporaryDirectory(prefix="ma-gw-") as folder:
-        addresses = {name: f"unix:{Path(folder) / name}" for name in ("sessions", "vault", "runner")}
+        addresses = {name: f"unix:{Path(folder) / name}" for name in ("sessions", "vault", "runner", "queue")}
         dsn = await make_database("sessions", MIGRATIONS)
         sessions = await build_sessions(
             SessionsSettings(
@@ -85,6 +97,15 @@ async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
             VaultSettings(listen=addresses["vault"], database_url=vault_dsn, secret_key="a secret of enough length"),
             MODEL_ENVIRONMENT,
         )
+        queue = queue_app.compose(
+            QueueSettings(
+                listen=addresses["queue"],
+                sessions_address=addresses["sessions"],
+                database_url=await make_database(queue_app.SCHEMA, queue_app.MIGRATIONS),
+            ),
+            await connect_nats(nats_url, "queue"),
+            consumers={name: f"{name}-{Path(folder).name}" for name in queue_app.CONSUMERS},
+        )
         runner = Server(addresses["runner"], service="runner")
         runner.add(add_RunnerServiceServicer_to_server, StandInRunner())
         named = {f"{name}_address": value for name, value in addresses.items()}
@@ -95,7 +116,7 @@ async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
         ring = KeyRing(clients.keys)
         await ring.listen(nats)
         server = HttpServer(create_app(settings, clients, all_operations(settings, hub, ring), ring), settings)
-        parts = {"vault": vault, "runner": runner, "sessions": sessions, "http": server}
+        parts = {"vault": vault, "runner": runner, "sessions": sessions, "queue": queue, "http": server}
         try:
             for part in parts.values():
                 await part.start()
@@ -107,6 +128,7 @@ async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
                 addresses["sessions"],
                 Path(folder) / "data",
                 dsn,
+                hub,
             )
         finally:
             await hub.close()

@@ -21,7 +21,7 @@ from tests.integration.gateway.conftest import Gateway
 async def another(gateway: Gateway, nats_url: str, **changes: Any) -> AsyncIterator[tuple[httpx2.AsyncClient, KeyRing]]:
     """A client of a further gateway, and that gateway's key ring."""
     folder = gateway.sessions_address.removesuffix("sessions")
-    named = {f"{name}_address": f"{folder}{name}" for name in ("sessions", "vault", "runner")}
+    named = {f"{name}_address": f"{folder}{name}" for name in ("sessions", "vault", "runner", "queue")}
     settings = GatewaySettings(port=0, shutdown_seconds=2, **(named | changes))
     clients = connect(settings.addresses(), token=None, call_seconds=settings.call_seconds)
     nats = await connect_nats(nats_url, "another gateway")

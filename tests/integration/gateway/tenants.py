@@ -9,12 +9,15 @@ from typing import Any
 
 import httpx2
 
+from kit.testing import await_until
 from services.gateway.operation import Operation
 
 # Ids that routes name, and no tenant owns.
 SHARED = {"model_id": "old"}
 UNKNOWN_END = "ZZZZZZ"
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
+# The session protocol is spoken in an environment of its own.
+SESSION_WORK = re.compile(r"/work(/|$)")
 _PLACEHOLDER = re.compile(r"([A-Z]+)_ID")
 
 
@@ -32,9 +35,13 @@ class Tenant:
 
 
 def parameters(path: str) -> list[str]:
-    """The parameters of a path, each by a name of its own: two kinds of keys are called `key_id`."""
+    """The parameters of a path, each by a name of its own: two kinds of keys are called `key_id`, for one."""
     names = _PARAMETER.findall(path)
-    return ["worker_key_id" if name == "key_id" and "worker-keys" in path else name for name in names]
+    if "worker-keys" in path:
+        return ["worker_key_id" if name == "key_id" else name for name in names]
+    if SESSION_WORK.search(path):
+        return ["work_environment_id" if name == "environment_id" else name for name in names]
+    return names
 
 
 def filled(path: str, ids: Mapping[str, str]) -> str:
@@ -74,10 +81,11 @@ async def ask(http: httpx2.AsyncClient, operation: Operation, path: str, body: A
         if body is not None
         else http.stream(method, path, headers=headers) as answer
     ):
-        if answer.headers["content-type"].startswith("text/event-stream"):
+        content_type = answer.headers.get("content-type", "")
+        if content_type.startswith("text/event-stream"):
             return answer.status_code, None
         content = await answer.aread()
-        is_json = answer.headers["content-type"].startswith("application/json")
+        is_json = content_type.startswith("application/json")
         return answer.status_code, answer.json() if is_json else content
 
 
@@ -120,7 +128,30 @@ async def furnish(http: httpx2.AsyncClient, workspace_id: str, admin: str) -> Te
     ids["skill_id"] = skill["id"]
     ids["version"] = (await get(f"/v1/skills/{skill['id']}/versions"))["data"][0]["version"]
     await _session(post, get, ids)
+    path = f"/api/agents/{ids['agent_id']}/eve/v1/session"
+    async with http.stream("POST", path, json={"message": "Hello"}, headers=tenant.headers) as run:
+        ids["run_id"] = run.headers["run-id"]
+    await _work(http, tenant, post)
     return tenant
+
+
+async def _work(http: httpx2.AsyncClient, tenant: Tenant, post: Any) -> None:
+    """A session that a worker is needed for, and its item."""
+    ids = tenant.ids
+    wanted = {"name": f"own machines of {tenant.workspace_id}", "config": {"type": "self_hosted"}}
+    ids["work_environment_id"] = (await post("/v1/environments", wanted))["id"]
+    message = {"type": "user.message", "content": "x"}
+    wanted = {"agent": ids["agent_id"], "environment_id": ids["work_environment_id"], "initial_events": [message]}
+    await post("/v1/sessions", wanted)
+    path = f"/v1/environments/{ids['work_environment_id']}/work"
+    found: list[Any] = []
+
+    async def is_there() -> bool:
+        found[:] = (await http.get(path, headers=tenant.headers)).json()["data"]
+        return bool(found)
+
+    await await_until(is_there, timeout=30)
+    ids["work_id"] = found[0]["id"]
 
 
 async def _session(post: Any, get: Any, ids: dict[str, str]) -> None:

@@ -18,22 +18,49 @@ from services.gateway.operation import Operation
 from tests.integration.gateway import tenants
 from tests.integration.gateway.conftest import Gateway
 from tests.integration.gateway.further import another
-from tests.integration.gateway.tenants import UNKNOWN_END, Tenant, ask, example, filled, furnish, parameters
+from tests.integration.gateway.tenants import (
+    SESSION_WORK,
+    UNKNOWN_END,
+    Tenant,
+    ask,
+    example,
+    filled,
+    furnish,
+    parameters,
+)
 from tests.unit.gateway.support import hub, settings
 
 pytestmark = pytest.mark.timeout(180)
 
 OPERATIONS = all_operations(settings(), hub())
-# Reached without a credential.
-OPEN = {("GET", "/v1/x/health")}
+DOORS = ("/api/agents/{agent_id}/eve/v1", "/api/agents/{agent_id}/preview/eve/v1")
+# Reached without a credential, and what anyone gets. The exchange of a ticket first looks where a request comes from.
+OPEN = {
+    ("GET", "/v1/x/health"): (200, "", ""),
+    **{("POST", f"{door}/cookie"): (403, "permission_error", "origin_refused") for door in DOORS},
+}
 # For administrators of the default workspace.
 OPERATOR = ("/v1/x/settings",)
 # For administrators; all other routes are for readers where they read, and for members where they write.
 ADMIN = ("/v1/api-keys", "/v1/environments/{environment_id}/worker-keys")
 # Taken from workers as well.
-WORKERS: set[tuple[str, str]] = set()
-# What a reader gets of a resource of its own, where that is not 200.
-READS: dict[tuple[str, str], int] = {}
+WORK = "/v1/environments/{environment_id}/work"
+# Taken from workers alone, once there are keys.
+WORKERS_ONLY = {("GET", f"{WORK}/poll"), ("POST", f"{WORK}/{{work_id}}/ack"), ("POST", f"{WORK}/{{work_id}}/heartbeat")}
+WORKERS: set[tuple[str, str]] = {
+    ("GET", "/v1/environments/{environment_id}"),
+    ("GET", WORK),
+    ("GET", f"{WORK}/stats"),
+    ("POST", f"{WORK}/{{work_id}}/stop"),
+    *WORKERS_ONLY,
+    *(("POST", f"/v1/x/worker/{step}") for step in ("claim", "accept", "heartbeat", "complete")),
+}
+# What a reader gets, where that is not 200: sessions of the session gateway are seen by who made them alone.
+READS: dict[tuple[str, str], tuple[int, str, str]] = {
+    ("GET", f"{door}/session/{{session_id}}/{end}"): (404, "not_found", "session_not_found")
+    for door in DOORS
+    for end in ("stream", "runs/{run_id}")
+}
 # Queries without which a route does not read.
 QUERIES = {"/v1/x/mcp/status": "?session_id={session_id}"}
 # Paths that hold an id and yet tell nobody's resource: `SHARED` ids.
@@ -113,6 +140,7 @@ def test_every_route_declares_the_role_that_the_rules_want(operation: Operation)
     assert operation.role == needs(operation)
     assert operation.needs_credential == (name(operation) not in OPEN)
     assert operation.workers == (name(operation) in WORKERS)
+    assert operation.workers_only == (name(operation) in WORKERS_ONLY)
 
 
 async def test_who_gets_in_where(ground: Ground) -> None:
@@ -129,18 +157,21 @@ async def test_who_gets_in_where(ground: Ground) -> None:
 def _expected(operation: Operation) -> dict[str, tuple[int, str, str]]:
     """What each caller gets that is not let through; a reader is let through where it reads."""
     if name(operation) in OPEN:
-        return dict.fromkeys(("nobody", "wrong", "revoked", "worker", "read_only"), (200, "", ""))
+        return dict.fromkeys(("nobody", "wrong", "revoked", "worker", "read_only"), OPEN[name(operation)])
     expected = dict.fromkeys(("nobody", "wrong", "revoked", "revoked worker"), UNAUTHENTICATED)
-    if name(operation) not in WORKERS:
+    # Work routes are filled in with another environment than that of the worker's key.
+    if name(operation) not in WORKERS or SESSION_WORK.search(operation.path):
         expected["worker"] = FORBIDDEN
     if needs(operation) == "read_only":
-        expected["read_only"] = (READS.get(name(operation), 200), "", "")
+        expected["read_only"] = READS.get(name(operation), (200, "", ""))
     else:
         expected["read_only"] = FORBIDDEN
     if needs(operation) in ("admin", "operator"):
         expected["member"] = FORBIDDEN
     if needs(operation) == "operator":
         expected["administrator of another workspace"] = FORBIDDEN
+    if name(operation) in WORKERS_ONLY:
+        expected |= dict.fromkeys(("read_only", "member", "administrator of another workspace"), FORBIDDEN)
     return expected
 
 
@@ -148,7 +179,7 @@ async def test_another_workspaces_resource_is_as_unknown_as_one_that_never_was(g
     wrong: list[str] = []
     for operation in OPERATIONS:
         named = parameters(operation.path + QUERIES.get(operation.path, ""))
-        if not named or operation.path in SHARED_PATHS:
+        if not named or operation.path in SHARED_PATHS or name(operation) in (*WORKERS_ONLY, *OPEN):
             continue
         for ids in _foreign(named, ground):
             theirs = await ground.get(operation, ground.ours.secret, ids)
@@ -215,6 +246,7 @@ def _bodies(ids: dict[str, str], ours: dict[str, str]) -> list[tuple[str, str, A
         ("POST", "/v1/agents", sound | {"skills": [skill], "tools": [read]}),
         ("POST", f"{session}/outcomes", {"outcome_id": ids["outcome_id"], "status": "passed"}),
         ("POST", f"{session}/outcomes/evaluate", {"outcome_id": ids["outcome_id"]}),
+        ("POST", "/v1/x/worker/claim", {"worker_id": "w", "environment_id": ids["environment_id"]}),
         ("GET", f"/v1/sessions?agent_id={ids['agent_id']}", None),
         ("GET", f"/v1/files?scope_id={ids['session_id']}", None),
         ("GET", f"/v1/files?ids={file_id}", None),

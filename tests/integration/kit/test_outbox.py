@@ -258,6 +258,34 @@ async def test_a_message_that_could_not_be_handled_comes_again(database, nats, s
     assert await consumer.forget_old() == 0
 
 
+async def test_a_consumer_that_waits_stops_at_once(database, nats, stream, relay):
+    effects = Effects(database)
+    consumer = Consumer(database, nats, stream=stream, name="c", subjects=[f"{stream}.>"], handler=effects.handle)
+    await consumer.start()
+    await write(database, stream, 0, 1)
+    relay.wake()
+    await await_until(lambda: effects.are(["m0"]))
+    async with asyncio.timeout(1):
+        await consumer.stop()
+
+
+async def test_a_consumer_that_stops_leaves_nothing_on_its_way_to_nobody(database, nats, stream, relay):
+    """Such a message would come to the next one only after half a minute."""
+    effects = Effects(database)
+    for passes in range(30):
+        consumer = Consumer(database, nats, stream=stream, name="c", subjects=[f"{stream}.>"], handler=effects.handle)
+        await consumer.start()
+        await write(database, stream, passes, 1)
+        relay.wake()
+        for _ in range(passes * 3):
+            await asyncio.sleep(0)
+        await consumer.stop()
+    last = Consumer(database, nats, stream=stream, name="c", subjects=[f"{stream}.>"], handler=effects.handle)
+    await last.start()
+    await await_until(lambda: effects.are(sorted(f"m{number}" for number in range(30))), timeout=10)
+    await last.stop()
+
+
 async def test_a_message_that_comes_twice_has_one_effect(database, nats, stream):
     # The stream forgets ids quickly, as it does in life when a repetition comes late.
     relay = Relay(database, nats, stream, [f"{stream}.>"], duplicate_seconds=0.1)

@@ -32,8 +32,8 @@ async def found(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hosts]:
 
 @pytest.fixture
 async def platform(make_database: MakeDatabase, nats_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    async def every_vault(_vault_ids: Any) -> None:
-        return None
+    async def every_vault(new: Any) -> tuple[Any, None]:
+        return new, None
 
     monkeypatch.setattr("services.sessions.app.vault_checker", lambda _: every_vault)
     async with world(await make_database("sessions", MIGRATIONS), nats_url) as made:

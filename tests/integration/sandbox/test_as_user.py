@@ -30,7 +30,15 @@ def _interpreter(environment: dict[str, str]) -> str | None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("module", ["conformance", "escapes", "limits", "lifetime", "egress"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "escapes",
+        "lifetime",
+        "egress",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("conformance", "limits")),
+    ],
+)
 def test_the_suite_as_an_ordinary_user(module, tmp_path_factory):
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         pytest.skip("only root can become another user, and needs setpriv; a user's own run covers this")

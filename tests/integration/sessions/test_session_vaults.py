@@ -1,12 +1,11 @@
 """A session names its vaults once: checked before anything is written, kept in order, shared by threads."""
 
-from collections.abc import Sequence
-
 import orjson
 import pytest
 
 from kit.errors import InvalidArgument
 from managed_agents.sessions.v1 import sessions_pb2
+from services.sessions.domain.session import NewSession
 from services.sessions.domain.session_errors import VaultNotFound
 from services.sessions.domain.threads import Member
 from services.sessions.handlers.sessions import SessionsHandlers
@@ -24,12 +23,12 @@ class Vault:
         self.known = set(VAULTS)
         self.asked: list[list[str]] = []
 
-    async def check(self, vault_ids: Sequence[str]) -> InvalidArgument | None:
-        self.asked.append(list(vault_ids))
-        for index, vault_id in enumerate(vault_ids):
+    async def check(self, new: NewSession) -> tuple[NewSession, InvalidArgument | None]:
+        self.asked.append(list(new.vault_ids))
+        for index, vault_id in enumerate(new.vault_ids):
             if vault_id not in self.known:
-                return VaultNotFound(f"Vault not found: {vault_id}.", field=f"vault_ids.{index}")
-        return None
+                return new, VaultNotFound(f"Vault not found: {vault_id}.", field=f"vault_ids.{index}")
+        return new, None
 
 
 @pytest.fixture

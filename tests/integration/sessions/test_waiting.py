@@ -53,6 +53,9 @@ class Vault(SettingsServiceServicer):
         document = {"schema_version": 1, "loop_engine": {"provider": "builtin", "options": options}}
         return vault_pb2.GetSettingsResponse(document_json=orjson.dumps(document))
 
+    async def GetLoopEngine(self, request: Any, context: Any) -> vault_pb2.GetLoopEngineResponse:
+        return vault_pb2.GetLoopEngineResponse(provider="builtin")
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:

@@ -18,6 +18,7 @@ from managed_agents.sessions.v1 import (
     agents_pb2,
     agents_pb2_grpc,
     common_pb2,
+    duties_pb2_grpc,
     environments_pb2_grpc,
     events_pb2,
     sessions_pb2,
@@ -56,6 +57,7 @@ class Replica:
         self.events = _Calls(connection.stub(sessions_pb2_grpc.EventsServiceStub), context)
         self.threads = _Calls(connection.stub(threads_pb2_grpc.ThreadsServiceStub), context)
         self.turns = _Calls(connection.stub(turns_pb2_grpc.TurnsServiceStub), context)
+        self.duties = _Calls(connection.stub(duties_pb2_grpc.DutiesServiceStub), context)
 
     async def create_session(self, *initial: dict[str, Any], **fields: Any) -> str:
         """A session of a plain agent."""

@@ -69,6 +69,8 @@ OWN_STATUS = {
     "FILE_RANGE_NOT_SATISFIABLE": 416,
     "MEMORY_PATH_CONFLICT": 409,
     "PRECONDITION_FAILED": 409,
+    "HEARTBEAT_PRECONDITION_FAILED": 412,
+    "STEP_TURN_FAILED": 502,
 }
 
 
@@ -76,7 +78,8 @@ OWN_STATUS = {
 def test_every_reason_reaches_the_caller_as_its_code(reason: str) -> None:
     short = reason.removeprefix("ERROR_REASON_")
     local, _ = answers(rebuild("INVALID_ARGUMENT", reason=short, message="A sentence."))
-    assert local.code == short.lower()
+    # Of work that another worker holds the requirements want a conflict without a code.
+    assert local.code == ("" if short == "WORK_ITEM_HELD" else short.lower())
     assert local.status == OWN_STATUS.get(short, 400)
     assert local.message == "A sentence."
 
@@ -125,3 +128,8 @@ def test_a_conflict_that_may_succeed_later_can_be_retried() -> None:
 
 def test_details_that_are_no_json_are_still_shown() -> None:
     assert answers(InvalidArgument("m", details="{broken"))[0].details == {"text": "{broken"}
+
+
+def test_a_conflict_with_a_living_holder_has_no_code() -> None:
+    local, _ = answers(rebuild("ABORTED", reason="WORK_ITEM_HELD", message="Another worker holds it."))
+    assert (local.status, "code" in json.loads(local.body("req_1"))["error"]) == (409, False)

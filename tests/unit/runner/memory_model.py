@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import AsyncIterator, Sequence
 
 from managed_agents.sessions.v1 import memory_pb2 as pb
-from services.worker.runner.workspace.memory.difference import LocalChange
-from services.worker.runner.workspace.memory.service import Pulled, Pushed
+from services.worker.memory.difference import LocalChange
+from services.worker.memory.store import Pulled, Pushed
 
 WRITTEN = pb.MEMORY_CHANGE_OUTCOME_WRITTEN
 CONFLICT = pb.MEMORY_CHANGE_OUTCOME_CONFLICT

@@ -118,6 +118,11 @@ async def test_other_texts_get_a_plain_answer_or_a_look_around(tmp_path: Path, t
     assert "demo model" in answer and not calls
 
 
+async def test_what_has_no_words_is_answered_as_that() -> None:
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+    assert "no words" in text_of(await ask([Message("user", [picture])], tools(*BUILT_IN)))
+
+
 async def test_it_tells_of_errors_and_denials() -> None:
     answer, calls = await play(TASK, tools(*BUILT_IN), lambda call: ("The user denied this call.", True))
     assert len(calls) == 1

@@ -13,11 +13,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from services.worker.runner.workspace.memory import keeper as keeping
-from services.worker.runner.workspace.memory.base import load
-from services.worker.runner.workspace.memory.keeper import Folder, Holder, Keeper
-from services.worker.runner.workspace.memory.tree import Tree
-from services.worker.runner.workspace.memory.wording import MAX_TOLD_CHARACTERS, Wording
+from managed_agents.sessions.v1 import memory_pb2 as pb
+from services.worker.memory import keeper as keeping
+from services.worker.memory.base import load
+from services.worker.memory.keeper import Folder, Holder, Keeper
+from services.worker.memory.store import CONFLICT, REFUSED, WRITTEN
+from services.worker.memory.tree import Tree
+from services.worker.memory.wording import MAX_TOLD_CHARACTERS, Wording
 from tests.unit.runner.memory_model import Away, Flaky, ModelStore
 
 MOUNT = "/mnt/memory/notes"
@@ -113,7 +115,7 @@ async def test_files_are_read_until_their_times_tell_and_never_again(
     desk = desks(store)
     await desk.agree()
     read: list[str] = []
-    monkeypatch.setattr("services.worker.runner.workspace.memory.tree.Tree.read", _noting(read))
+    monkeypatch.setattr("services.worker.memory.tree.Tree.read", _noting(read))
     await desk.agree(pull=False)
     assert read == ["/a"]
     # Later than the grain of times.
@@ -285,7 +287,7 @@ async def test_a_folder_with_too_much_in_it_deletes_nothing(
     store.write("/a", "one")
     desk = desks(store)
     await desk.agree()
-    monkeypatch.setattr("services.worker.runner.workspace.memory.tree.MAX_ENTRIES", 3)
+    monkeypatch.setattr("services.worker.memory.tree.MAX_ENTRIES", 3)
     desk.delete("/a")
     for number in range(8):
         desk.write(f"/{number}", "x")
@@ -427,3 +429,11 @@ class MemoryMachine(RuleBasedStateMachine):
 
 MemoryMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 TestMemoryMachine = MemoryMachine.TestCase
+
+
+def test_the_outcomes_of_a_change_have_the_numbers_of_the_contract() -> None:
+    assert (WRITTEN, CONFLICT, REFUSED) == (
+        pb.MEMORY_CHANGE_OUTCOME_WRITTEN,
+        pb.MEMORY_CHANGE_OUTCOME_CONFLICT,
+        pb.MEMORY_CHANGE_OUTCOME_REFUSED,
+    )

@@ -45,6 +45,7 @@ def test_published_names_are_used_where_one_fits() -> None:
 def test_the_retry_status_of_an_error_follows_from_its_type() -> None:
     for kind in NOT_RETRYABLE:
         assert error_fields(kind, "x")["error"]["retry_status"] == "not_retryable"
+    assert error_fields("work_queue_timeout", "x")["error"]["retry_status"] == "retryable"
     for kind in ("internal_error", "model_request_failed_error", "model_overloaded_error", "anything_new"):
         assert error_fields(kind, "401 unauthorized")["error"]["retry_status"] == "unknown"
         assert error_fields(kind, "x", asks_again=True)["error"]["retry_status"] == "retryable"

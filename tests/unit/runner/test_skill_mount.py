@@ -167,7 +167,8 @@ def test_nothing_is_asked_of_an_agent_without_skills(tmp_path: Path) -> None:
 
 
 _NAME = st.one_of(
-    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=10),
+    # What makes an archive here cuts a name at NUL and takes none for empty; tests of packages write NUL by hand.
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=10),
     st.sampled_from(["../x", "a/../../x", "/abs", "..", "a/b", "a", "A", "a/", "C:\\x", "a\\..\\x", "./a", "a//b"]),
 )
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.errors import DomainError
-from services.sessions.domain.inbound import MAX_EVENTS, refuse_ungraded, validate_events
+from services.sessions.domain.inbound import MAX_EVENTS, refuse_ungraded, taken_from_worker, validate_events
 from services.sessions.domain.session_errors import OutcomeGraderUnavailable
 
 TEXT = {"type": "text", "text": "Hello"}
@@ -155,7 +155,7 @@ def test_unsound_blocks_are_refused_by_name(block: Any, field: str, reason: str)
         pytest.param({}, "events.0.type", "INVALID_EVENT_TYPE", id="no-type"),
         pytest.param({"type": 7}, "events.0.type", "INVALID_EVENT_TYPE", id="type-not-a-string"),
         pytest.param({"type": "agent.message"}, "events.0.type", "INVALID_EVENT_TYPE", id="agent-event"),
-        pytest.param({"type": "user.tool_result"}, "events.0.type", "INVALID_EVENT_TYPE", id="tool-result"),
+        pytest.param({"type": "user.tool_result"}, "events.0.tool_use_id", "INVALID_REQUEST", id="tool-result"),
         pytest.param({"type": "user.message"}, "events.0.content", "INVALID_REQUEST", id="no-content"),
         pytest.param(
             {"type": "user.message", "content": 1}, "events.0.content", "INVALID_REQUEST", id="content-number"
@@ -359,3 +359,16 @@ def test_no_input_escapes_the_refusals(events: list[Any]) -> None:
         except DomainError as refused:
             assert refused.code == "INVALID_ARGUMENT"
             assert refused.field
+
+
+def test_a_workers_unsound_result_is_an_error_of_its_call() -> None:
+    """The tool has run, and the worker sends nothing else: a refusal would leave the call waiting for ever."""
+    sound = {"type": "user.tool_result", "tool_use_id": "sevt_1", "content": [{"type": "text", "text": ""}]}
+    unsound = sound | {"content": [{"type": "video"}]}
+    nameless = {"type": "user.tool_result", "content": "x"}
+    taken = taken_from_worker([sound, unsound, nameless, MESSAGE])
+    assert taken[0] is sound and taken[2:] == [nameless, MESSAGE]
+    assert (taken[1]["tool_use_id"], taken[1]["is_error"]) == ("sevt_1", True)
+    assert "events.1.content.0.type" in taken[1]["content"][0]["text"]
+    validate_events(taken[:2], initial=False, published=False)
+    assert taken_from_worker("x") == "x"

@@ -21,7 +21,7 @@ def refusal(call: Any, *arguments: Any, **fields: Any) -> DomainError:
 def test_only_the_agent_is_required() -> None:
     session = create()
     assert session.environment_id == "env_default"
-    assert (session.title, session.metadata, session.loop_engine) == (None, {}, "builtin")
+    assert (session.title, session.metadata, session.loop_engine) == (None, {}, None)
     assert (session.has_budget, session.initial_events) == (False, [])
 
 
@@ -69,35 +69,6 @@ def test_the_body_is_an_object(body: Any) -> None:
 
 def test_sixteen_pairs_fit() -> None:
     assert len(create(metadata={f"k{n}": "v" * 512 for n in range(16)}).metadata) == 16
-
-
-class TestLoopEngine:
-    @pytest.mark.parametrize(
-        "engine", [None, "builtin", {"provider": "builtin"}, {"provider": "builtin", "options": {}}]
-    )
-    def test_builtin_is_frozen(self, engine: Any) -> None:
-        assert create(loop_engine=engine).loop_engine == "builtin"
-
-    @pytest.mark.parametrize(
-        "engine", ["pi", "http", "harness", "codex", "claude", {"provider": "http", "options": {}}]
-    )
-    def test_known_ones_that_can_not_run_are_not_supported(self, engine: Any) -> None:
-        assert refusal(create, loop_engine=engine).reason == "LOOP_ENGINE_NOT_SUPPORTED"
-
-    @pytest.mark.parametrize("engine", ["", "Builtin", "other", 1, True, [], {}, {"provider": 3}, {"provider": []}])
-    def test_anything_else_is_invalid(self, engine: Any) -> None:
-        assert refusal(create, loop_engine=engine).reason == "LOOP_ENGINE_INVALID"
-
-    def test_builtin_takes_no_options(self) -> None:
-        assert refusal(create, loop_engine_options={"url": "x"}).field == "loop_engine_options"
-
-    def test_options_come_once(self) -> None:
-        engine = {"provider": "builtin", "options": {}}
-        assert refusal(create, loop_engine=engine, loop_engine_options={}).field == "loop_engine_options"
-
-    def test_an_unavailable_default_is_not_replaced(self) -> None:
-        refused = refusal(read_new_session, {"agent": "agent_1"}, published=False, default_engine="pi")
-        assert refused.reason == "LOOP_ENGINE_NOT_SUPPORTED"
 
 
 class TestPatch:

@@ -42,7 +42,7 @@ def row(**fields: Any) -> SessionRow:
         "running_since": None,
         "spend": "[]",
     }
-    return SessionRow(**(texts | counters | plain | fields))
+    return SessionRow(**(texts | counters | plain | SessionRow._field_defaults | fields))
 
 
 def shown(*, saved: SavedAgent = SAVED, after_seconds: float = 0.0, **fields: Any) -> Session:

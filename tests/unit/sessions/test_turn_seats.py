@@ -125,3 +125,33 @@ async def test_the_end_of_a_turn_tells_what_its_runner_knows() -> None:
     room.learn("runner_1", "sess_1", 9)
     room.learn("runner_that_left", "sess_2", 9)
     assert seat.cached == {"sess_1": 9}
+
+
+def test_a_turn_goes_to_a_runner_that_has_its_engine_and_to_no_other() -> None:
+    room = WaitingRoom()
+    # A runner of a former build names no engines.
+    former, able = room.enter("former"), room.enter("able", ["http"])
+    room.offer(former, 5)
+    assert room.reserve("former", "http") is None
+    assert room.engines == {"builtin"}
+    room.offer(able, 1)
+    assert room.engines is None
+    assert room.reserve("former", "http") is able
+    assert room.reserve("able", "http") is None
+    assert room.engines == {"builtin"}
+    assert room.reserve("able", "builtin") is former
+
+
+def test_a_turn_that_was_passed_over_is_asked_for_by_the_first_runner_that_can_take_it() -> None:
+    room = WaitingRoom()
+    former, able = room.enter("former"), room.enter("able", ["http"])
+    room.offer(former, 5)
+    room.none_wait()
+    room.pass_over()
+    room.offer(former, 4)
+    assert not room.claim_now.is_set()
+    room.offer(able, 1)
+    assert room.claim_now.is_set()
+    room.none_wait()
+    room.offer(able, 1)
+    assert not room.claim_now.is_set()

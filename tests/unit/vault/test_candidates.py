@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.sessions.domain.session import _UNAVAILABLE_ENGINES
+from services.sessions.domain.loop_engine import UNAVAILABLE_ENGINES
 from services.vault.domain import adapters, candidates, settings
 from services.vault.domain.errors import InvalidSettings
 from services.vault.domain.settings import MASK, ModelSettings, Settings
@@ -96,7 +96,7 @@ def test_what_is_shown_may_be_saved_as_it_is(environ: dict[str, str]) -> None:
         ("memory.provider", "sqlite"),
         ("sandbox.provider", "docker"),
         ("sandbox.options.timeout_seconds", 300),
-        *(("loop_engine.provider", engine) for engine in _UNAVAILABLE_ENGINES),
+        *(("loop_engine.provider", engine) for engine in UNAVAILABLE_ENGINES),
         *(("sandbox.provider", provider) for provider in ("kubernetes", "self_hosted", "remote")),
     ],
 )
@@ -286,4 +286,4 @@ def test_descriptors_say_what_is_lacking_and_describe_every_option() -> None:
 
 def test_an_engine_is_refused_for_a_session_with_the_reason_of_its_descriptor() -> None:
     reasons = {each["id"]: each["reason"] for each in adapters.descriptors()["loop_engine"] if "reason" in each}
-    assert reasons == _UNAVAILABLE_ENGINES
+    assert reasons == UNAVAILABLE_ENGINES

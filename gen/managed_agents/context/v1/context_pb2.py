@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'managed_agents/context/v1/context.proto\x12\x19managed_agents.context.v1\"\x8f\x01\n\x0b\x43\x61llContext\x12\x14\n\x0cworkspace_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x14\n\x0cprincipal_id\x18\x03 \x01(\t\x12\x1a\n\x12published_contract\x18\x04 \x01(\x08\x12\x0c\n\x04role\x18\x05 \x01(\t\x12\x16\n\x0e\x65nvironment_id\x18\x06 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'managed_agents/context/v1/context.proto\x12\x19managed_agents.context.v1\"\xd3\x01\n\x0b\x43\x61llContext\x12\x14\n\x0cworkspace_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x14\n\x0cprincipal_id\x18\x03 \x01(\t\x12\x1a\n\x12published_contract\x18\x04 \x01(\x08\x12\x0c\n\x04role\x18\x05 \x01(\t\x12\x16\n\x0e\x65nvironment_id\x18\x06 \x01(\t\x12\x12\n\nsession_id\x18\x07 \x01(\t\x12\x0f\n\x07work_id\x18\x08 \x01(\t\x12\x1d\n\x15sessions_token_sha256\x18\t \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,5 +32,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'managed_agents.context.v1.c
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CALLCONTEXT']._serialized_start=71
-  _globals['_CALLCONTEXT']._serialized_end=214
+  _globals['_CALLCONTEXT']._serialized_end=282
 # @@protoc_insertion_point(module_scope)

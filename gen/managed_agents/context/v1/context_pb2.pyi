@@ -31,6 +31,9 @@ class CallContext(_message.Message):
     PUBLISHED_CONTRACT_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    WORK_ID_FIELD_NUMBER: _builtins.int
+    SESSIONS_TOKEN_SHA256_FIELD_NUMBER: _builtins.int
     workspace_id: _builtins.str
     """The tenant whose rows the call may see, such as `wrkspc_default`. Empty only
     between platform processes (claims, sweeps).
@@ -47,6 +50,14 @@ class CallContext(_message.Message):
     """
     environment_id: _builtins.str
     """The environment of a `worker`; it reaches nothing else."""
+    session_id: _builtins.str
+    """Of a `worker` that came with a sessions token: the session that it reaches, through the
+    item that it holds. Empty for one that came with its environment's key.
+    """
+    work_id: _builtins.str
+    """The item, `work_…`, that the sessions token was made for."""
+    sessions_token_sha256: _builtins.bytes
+    """SHA-256 of the sessions token: the queue knows which attempt it was made for."""
     def __init__(
         self,
         *,
@@ -56,10 +67,13 @@ class CallContext(_message.Message):
         published_contract: _builtins.bool = ...,
         role: _builtins.str = ...,
         environment_id: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        work_id: _builtins.str = ...,
+        sessions_token_sha256: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment_id", b"environment_id", "principal_id", b"principal_id", "published_contract", b"published_contract", "request_id", b"request_id", "role", b"role", "workspace_id", b"workspace_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment_id", b"environment_id", "principal_id", b"principal_id", "published_contract", b"published_contract", "request_id", b"request_id", "role", b"role", "session_id", b"session_id", "sessions_token_sha256", b"sessions_token_sha256", "work_id", b"work_id", "workspace_id", b"workspace_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -266,6 +266,32 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The skill package breaks a rule; the message names the entry."""
     ERROR_REASON_SKILL_VERSION_REQUIRED: _ErrorReason.ValueType  # 524
     """A skill keeps at least one version."""
+    ERROR_REASON_STEP_RESULTS_MISMATCH: _ErrorReason.ValueType  # 540
+    """The results of a step are not those of exactly the calls that wait; details list them."""
+    ERROR_REASON_STEP_TOOLS_CHANGED: _ErrorReason.ValueType  # 541
+    """A later step of a conversation brings other tools than the first."""
+    ERROR_REASON_STEP_SYSTEM_CHANGED: _ErrorReason.ValueType  # 542
+    """A later step of a conversation brings another system prompt, and the first one's is in use."""
+    ERROR_REASON_STEP_REQUIRES_CONFIRMATION: _ErrorReason.ValueType  # 543
+    """The turn waits for a confirmation, which steps can't give; details list the calls."""
+    ERROR_REASON_STEP_INTERRUPTED: _ErrorReason.ValueType  # 544
+    """The turn of a step was interrupted before it had an answer."""
+    ERROR_REASON_STEP_TURN_FAILED: _ErrorReason.ValueType  # 545
+    """The turn of a step failed; the message has the session's error."""
+    ERROR_REASON_STEP_STILL_RUNNING: _ErrorReason.ValueType  # 546
+    """The turn of a step goes on, and the time to wait for it is over."""
+    ERROR_REASON_STEP_WAIT_ENDED: _ErrorReason.ValueType  # 547
+    """The gateway stops while a step waits; the same step can be sent again."""
+    ERROR_REASON_INPUT_REQUEST_NOT_PENDING: _ErrorReason.ValueType  # 560
+    """The input request is not known, or was answered already."""
+    ERROR_REASON_TURN_ACTIVE: _ErrorReason.ValueType  # 561
+    """A turn of the session is active: it runs, or waits for an answer."""
+    ERROR_REASON_RUN_NOT_FOUND: _ErrorReason.ValueType  # 562
+    """The session has no such run."""
+    ERROR_REASON_INVALID_TICKET: _ErrorReason.ValueType  # 563
+    """The ticket is not sound, too old, or spent."""
+    ERROR_REASON_ORIGIN_REFUSED: _ErrorReason.ValueType  # 564
+    """A page of this origin may not use the cookie of a browser."""
     ERROR_REASON_TURN_LEASE_LOST: _ErrorReason.ValueType  # 600
     """The turn's lease is held by another, or the turn is over (stale epoch)."""
     ERROR_REASON_INVALID_SETTINGS: _ErrorReason.ValueType  # 700
@@ -298,6 +324,22 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """No such model."""
     ERROR_REASON_WORK_ITEM_NOT_FOUND: _ErrorReason.ValueType  # 900
     """No such work item."""
+    ERROR_REASON_WORK_QUEUE_TIMEOUT: _ErrorReason.ValueType  # 901
+    """No worker started the item before its time was over; none will."""
+    ERROR_REASON_WORK_OUTCOME_UNKNOWN: _ErrorReason.ValueType  # 902
+    """A worker may have run the item, and told no result before the wait was over."""
+    ERROR_REASON_WORK_LEASE_LOST: _ErrorReason.ValueType  # 903
+    """The lease lapsed, or the session stopped the work: don't run it, stop what runs."""
+    ERROR_REASON_WORK_ITEM_HELD: _ErrorReason.ValueType  # 904
+    """Another worker holds the item. Told over REST as a conflict without a code."""
+    ERROR_REASON_WORK_ENVIRONMENT_REFUSED: _ErrorReason.ValueType  # 905
+    """A worker asked for an environment that is not its own, or not of its protocol."""
+    ERROR_REASON_WORK_ALREADY_STOPPED: _ErrorReason.ValueType  # 910
+    """The work item has ended; nothing more can be done with it."""
+    ERROR_REASON_HEARTBEAT_PRECONDITION_FAILED: _ErrorReason.ValueType  # 911
+    """The heartbeat is not the one that is stored: another worker may hold the lease."""
+    ERROR_REASON_WORKER_EVENT_REFUSED: _ErrorReason.ValueType  # 912
+    """A worker may answer calls, and send nothing else to a session."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """ErrorReason names a refusal. It travels as the `reason` of a
@@ -552,6 +594,32 @@ ERROR_REASON_INVALID_SKILL_PACKAGE: ErrorReason.ValueType  # 523
 """The skill package breaks a rule; the message names the entry."""
 ERROR_REASON_SKILL_VERSION_REQUIRED: ErrorReason.ValueType  # 524
 """A skill keeps at least one version."""
+ERROR_REASON_STEP_RESULTS_MISMATCH: ErrorReason.ValueType  # 540
+"""The results of a step are not those of exactly the calls that wait; details list them."""
+ERROR_REASON_STEP_TOOLS_CHANGED: ErrorReason.ValueType  # 541
+"""A later step of a conversation brings other tools than the first."""
+ERROR_REASON_STEP_SYSTEM_CHANGED: ErrorReason.ValueType  # 542
+"""A later step of a conversation brings another system prompt, and the first one's is in use."""
+ERROR_REASON_STEP_REQUIRES_CONFIRMATION: ErrorReason.ValueType  # 543
+"""The turn waits for a confirmation, which steps can't give; details list the calls."""
+ERROR_REASON_STEP_INTERRUPTED: ErrorReason.ValueType  # 544
+"""The turn of a step was interrupted before it had an answer."""
+ERROR_REASON_STEP_TURN_FAILED: ErrorReason.ValueType  # 545
+"""The turn of a step failed; the message has the session's error."""
+ERROR_REASON_STEP_STILL_RUNNING: ErrorReason.ValueType  # 546
+"""The turn of a step goes on, and the time to wait for it is over."""
+ERROR_REASON_STEP_WAIT_ENDED: ErrorReason.ValueType  # 547
+"""The gateway stops while a step waits; the same step can be sent again."""
+ERROR_REASON_INPUT_REQUEST_NOT_PENDING: ErrorReason.ValueType  # 560
+"""The input request is not known, or was answered already."""
+ERROR_REASON_TURN_ACTIVE: ErrorReason.ValueType  # 561
+"""A turn of the session is active: it runs, or waits for an answer."""
+ERROR_REASON_RUN_NOT_FOUND: ErrorReason.ValueType  # 562
+"""The session has no such run."""
+ERROR_REASON_INVALID_TICKET: ErrorReason.ValueType  # 563
+"""The ticket is not sound, too old, or spent."""
+ERROR_REASON_ORIGIN_REFUSED: ErrorReason.ValueType  # 564
+"""A page of this origin may not use the cookie of a browser."""
 ERROR_REASON_TURN_LEASE_LOST: ErrorReason.ValueType  # 600
 """The turn's lease is held by another, or the turn is over (stale epoch)."""
 ERROR_REASON_INVALID_SETTINGS: ErrorReason.ValueType  # 700
@@ -584,4 +652,20 @@ ERROR_REASON_MODEL_NOT_FOUND: ErrorReason.ValueType  # 800
 """No such model."""
 ERROR_REASON_WORK_ITEM_NOT_FOUND: ErrorReason.ValueType  # 900
 """No such work item."""
+ERROR_REASON_WORK_QUEUE_TIMEOUT: ErrorReason.ValueType  # 901
+"""No worker started the item before its time was over; none will."""
+ERROR_REASON_WORK_OUTCOME_UNKNOWN: ErrorReason.ValueType  # 902
+"""A worker may have run the item, and told no result before the wait was over."""
+ERROR_REASON_WORK_LEASE_LOST: ErrorReason.ValueType  # 903
+"""The lease lapsed, or the session stopped the work: don't run it, stop what runs."""
+ERROR_REASON_WORK_ITEM_HELD: ErrorReason.ValueType  # 904
+"""Another worker holds the item. Told over REST as a conflict without a code."""
+ERROR_REASON_WORK_ENVIRONMENT_REFUSED: ErrorReason.ValueType  # 905
+"""A worker asked for an environment that is not its own, or not of its protocol."""
+ERROR_REASON_WORK_ALREADY_STOPPED: ErrorReason.ValueType  # 910
+"""The work item has ended; nothing more can be done with it."""
+ERROR_REASON_HEARTBEAT_PRECONDITION_FAILED: ErrorReason.ValueType  # 911
+"""The heartbeat is not the one that is stored: another worker may hold the lease."""
+ERROR_REASON_WORKER_EVENT_REFUSED: ErrorReason.ValueType  # 912
+"""A worker may answer calls, and send nothing else to a session."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -90,7 +90,9 @@ class EventsAppended(_message.Message):
     JetStream subject `sessions.log.<session_id>` with the id of its first event as
     `Nats-Msg-Id`. Durable consumers read it; live tails use it to notice that they
     missed a hint. An append that deletes the session goes to
-    `sessions.log.<session_id>.deleted`, which runners clean up after.
+    `sessions.log.<session_id>.deleted`, which runners clean up after. One that ends the
+    session for good (deletions included) is sent a second time to
+    `sessions.log.<session_id>.ended`, for those who stop its work and need nothing else.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

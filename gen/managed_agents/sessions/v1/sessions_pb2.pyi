@@ -170,6 +170,8 @@ class Session(_message.Message):
     LAST_SEQ_FIELD_NUMBER: _builtins.int
     LIST_COST_CENTS_FIELD_NUMBER: _builtins.int
     SPEND_FIELD_NUMBER: _builtins.int
+    LOOP_ENGINE_OPTIONS_JSON_FIELD_NUMBER: _builtins.int
+    TEXT_PARTS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """`sess_…`."""
     environment_id: _builtins.str
@@ -208,6 +210,12 @@ class Session(_message.Message):
     """What the models cost so far at list price, rounded to whole cents; absent where a
     model that the session used had no list price.
     """
+    loop_engine_options_json: _builtins.bytes
+    """JSON object with the options of the frozen engine, empty for one without. Headers in it
+    name credentials as `${NAME}` and hold no secret; readers outside see them masked.
+    """
+    text_parts: _builtins.bool
+    """Whether what the model says goes into the log in parts while it speaks."""
     @_builtins.property
     def agent(self) -> _agents_pb2.Agent:
         """The agent as this session runs it; id and version name what it was made from."""
@@ -249,10 +257,12 @@ class Session(_message.Message):
         last_seq: _builtins.int = ...,
         list_cost_cents: _builtins.int | None = ...,
         spend: _abc.Iterable[Global___ModelSpend] | None = ...,
+        loop_engine_options_json: _builtins.bytes = ...,
+        text_parts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_list_cost_cents", b"_list_cost_cents", "_title", b"_title", "agent", b"agent", "list_cost_cents", b"list_cost_cents", "title", b"title", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_list_cost_cents", b"_list_cost_cents", "_title", b"_title", "active_seconds", b"active_seconds", "agent", b"agent", "archived_at", b"archived_at", "budget_json", b"budget_json", "created_at", b"created_at", "deployment_id", b"deployment_id", "duration_seconds", b"duration_seconds", "environment_id", b"environment_id", "id", b"id", "last_seq", b"last_seq", "list_cost_cents", b"list_cost_cents", "loop_engine", b"loop_engine", "metadata_json", b"metadata_json", "outcome_evaluations_json", b"outcome_evaluations_json", "resources_json", b"resources_json", "spend", b"spend", "status", b"status", "stop_reason_json", b"stop_reason_json", "title", b"title", "updated_at", b"updated_at", "usage", b"usage", "vault_ids", b"vault_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_list_cost_cents", b"_list_cost_cents", "_title", b"_title", "active_seconds", b"active_seconds", "agent", b"agent", "archived_at", b"archived_at", "budget_json", b"budget_json", "created_at", b"created_at", "deployment_id", b"deployment_id", "duration_seconds", b"duration_seconds", "environment_id", b"environment_id", "id", b"id", "last_seq", b"last_seq", "list_cost_cents", b"list_cost_cents", "loop_engine", b"loop_engine", "loop_engine_options_json", b"loop_engine_options_json", "metadata_json", b"metadata_json", "outcome_evaluations_json", b"outcome_evaluations_json", "resources_json", b"resources_json", "spend", b"spend", "status", b"status", "stop_reason_json", b"stop_reason_json", "text_parts", b"text_parts", "title", b"title", "updated_at", b"updated_at", "usage", b"usage", "vault_ids", b"vault_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__list_cost_cents: _TypeAlias = _typing.Literal["list_cost_cents"]  # noqa: Y015
     _WhichOneofArgType__list_cost_cents: _TypeAlias = _typing.Literal["_list_cost_cents", b"_list_cost_cents"]  # noqa: Y015

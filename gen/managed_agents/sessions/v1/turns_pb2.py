@@ -26,7 +26,7 @@ from managed_agents.sessions.v1 import events_pb2 as managed__agents_dot_session
 from managed_agents.sessions.v1 import sessions_pb2 as managed__agents_dot_sessions_dot_v1_dot_sessions__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&managed_agents/sessions/v1/turns.proto\x12\x1amanaged_agents.sessions.v1\x1a\'managed_agents/sessions/v1/events.proto\x1a)managed_agents/sessions/v1/sessions.proto\"u\n\x11\x43laimTurnsRequest\x12\x11\n\trunner_id\x18\x01 \x01(\t\x12\x12\n\nfree_slots\x18\x02 \x01(\x05\x12\x39\n\x06\x63\x61\x63hed\x18\x03 \x03(\x0b\x32).managed_agents.sessions.v1.CachedContext\"6\n\rCachedContext\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tknown_seq\x18\x02 \x01(\x03\"J\n\x12\x43laimTurnsResponse\x12\x34\n\x05grant\x18\x01 \x01(\x0b\x32%.managed_agents.sessions.v1.TurnGrant\"\xd2\x03\n\tTurnGrant\x12\x14\n\x0cworkspace_id\x18\x01 \x01(\t\x12\x34\n\x07session\x18\x02 \x01(\x0b\x32#.managed_agents.sessions.v1.Session\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12\x15\n\rlease_seconds\x18\x05 \x01(\x01\x12\x11\n\tthread_id\x18\x06 \x01(\t\x12\x32\n\x07\x63ontext\x18\x07 \x03(\x0b\x32!.managed_agents.sessions.v1.Event\x12\x19\n\x11\x63ontext_after_seq\x18\x08 \x01(\x03\x12\x18\n\x10\x63ontext_complete\x18\t \x01(\x08\x12\x13\n\x0btraceparent\x18\n \x01(\t\x12\x18\n\x10\x65nvironment_json\x18\x0b \x01(\x0c\x12\x15\n\rinterrupt_seq\x18\x0c \x01(\x03\x12\x16\n\x0e\x62udget_reached\x18\r \x01(\x08\x12\x17\n\x0froot_session_id\x18\x13 \x01(\t\x12\x18\n\x10parent_thread_id\x18\x14 \x01(\t\x12\x1b\n\x13\x63ontext_starts_anew\x18\x1a \x01(\x08\x12\x18\n\x10session_revision\x18  \x01(\x03\":\n\tTurnEvent\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x13\n\x0b\x66ields_json\x18\x03 \x01(\x0c\"\x8f\x02\n\x17\x41ppendTurnEventsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x11\n\tknown_seq\x18\x03 \x01(\x03\x12\x35\n\x06\x65vents\x18\x04 \x03(\x0b\x32%.managed_agents.sessions.v1.TurnEvent\x12\x1e\n\x12relaxed_durability\x18\x05 \x01(\x08\x42\x02\x18\x01\x12\x35\n\x05usage\x18\x06 \x03(\x0b\x32&.managed_agents.sessions.v1.ModelUsage\x12\x30\n\x03\x65nd\x18\x07 \x01(\x0b\x32#.managed_agents.sessions.v1.TurnEnd\"b\n\nModelUsage\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x30\n\x05usage\x18\x02 \x01(\x0b\x32!.managed_agents.sessions.v1.Usage\x12\x10\n\x08\x61sked_as\x18\x03 \x03(\t\"\x85\x01\n\x07TurnEnd\x12\x35\n\x04kind\x18\x01 \x01(\x0e\x32\'.managed_agents.sessions.v1.TurnEndKind\x12\x11\n\tevent_ids\x18\x02 \x03(\t\x12\x19\n\x11stop_details_json\x18\x03 \x01(\x0c\x12\x15\n\rinterrupt_seq\x18\x04 \x01(\x03\"\xbb\x01\n\x18\x41ppendTurnEventsResponse\x12\x10\n\x08last_seq\x18\x01 \x01(\x03\x12\x35\n\nnew_events\x18\x02 \x03(\x0b\x32!.managed_agents.sessions.v1.Event\x12\r\n\x05\x65nded\x18\x03 \x01(\x08\x12\x15\n\rinterrupt_seq\x18\x04 \x01(\x03\x12\x16\n\x0e\x62udget_reached\x18\x05 \x01(\x08\x12\x18\n\x10session_revision\x18\x14 \x01(\x03\"-\n\x08HeldTurn\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\\\n\x12RenewLeasesRequest\x12\x11\n\trunner_id\x18\x01 \x01(\t\x12\x33\n\x05turns\x18\x02 \x03(\x0b\x32$.managed_agents.sessions.v1.HeldTurn\"\x83\x01\n\x13RenewLeasesResponse\x12\x18\n\x10lost_session_ids\x18\x01 \x03(\t\x12;\n\x0binterrupted\x18\x02 \x03(\x0b\x32&.managed_agents.sessions.v1.TurnSignal\x12\x15\n\rlease_seconds\x18\x03 \x01(\x01\"7\n\x12ReleaseTurnRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\x15\n\x13ReleaseTurnResponse\"X\n\x16ReadTurnContextRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tafter_seq\x18\x02 \x01(\x03\x12\x17\n\x0f\x66rom_compaction\x18\x03 \x01(\x08\"L\n\x17ReadTurnContextResponse\x12\x31\n\x06\x65vents\x18\x01 \x03(\x0b\x32!.managed_agents.sessions.v1.Event*\x86\x02\n\x0bTurnEndKind\x12\x1d\n\x19TURN_END_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16TURN_END_KIND_END_TURN\x10\x01\x12!\n\x1dTURN_END_KIND_REQUIRES_ACTION\x10\x02\x12\x19\n\x15TURN_END_KIND_REFUSAL\x10\x03\x12#\n\x1fTURN_END_KIND_RETRIES_EXHAUSTED\x10\x04\x12\x18\n\x14TURN_END_KIND_FAILED\x10\x05\x12\x1d\n\x19TURN_END_KIND_INTERRUPTED\x10\x06\x12 \n\x1cTURN_END_KIND_BUDGET_REACHED\x10\x07\x32\xdc\x04\n\x0cTurnsService\x12o\n\nClaimTurns\x12-.managed_agents.sessions.v1.ClaimTurnsRequest\x1a..managed_agents.sessions.v1.ClaimTurnsResponse(\x01\x30\x01\x12}\n\x10\x41ppendTurnEvents\x12\x33.managed_agents.sessions.v1.AppendTurnEventsRequest\x1a\x34.managed_agents.sessions.v1.AppendTurnEventsResponse\x12n\n\x0bRenewLeases\x12..managed_agents.sessions.v1.RenewLeasesRequest\x1a/.managed_agents.sessions.v1.RenewLeasesResponse\x12n\n\x0bReleaseTurn\x12..managed_agents.sessions.v1.ReleaseTurnRequest\x1a/.managed_agents.sessions.v1.ReleaseTurnResponse\x12|\n\x0fReadTurnContext\x12\x32.managed_agents.sessions.v1.ReadTurnContextRequest\x1a\x33.managed_agents.sessions.v1.ReadTurnContextResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&managed_agents/sessions/v1/turns.proto\x12\x1amanaged_agents.sessions.v1\x1a\'managed_agents/sessions/v1/events.proto\x1a)managed_agents/sessions/v1/sessions.proto\"\x8b\x01\n\x11\x43laimTurnsRequest\x12\x11\n\trunner_id\x18\x01 \x01(\t\x12\x12\n\nfree_slots\x18\x02 \x01(\x05\x12\x39\n\x06\x63\x61\x63hed\x18\x03 \x03(\x0b\x32).managed_agents.sessions.v1.CachedContext\x12\x14\n\x0cloop_engines\x18\x04 \x03(\t\"6\n\rCachedContext\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tknown_seq\x18\x02 \x01(\x03\"J\n\x12\x43laimTurnsResponse\x12\x34\n\x05grant\x18\x01 \x01(\x0b\x32%.managed_agents.sessions.v1.TurnGrant\"\xd2\x03\n\tTurnGrant\x12\x14\n\x0cworkspace_id\x18\x01 \x01(\t\x12\x34\n\x07session\x18\x02 \x01(\x0b\x32#.managed_agents.sessions.v1.Session\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12\x15\n\rlease_seconds\x18\x05 \x01(\x01\x12\x11\n\tthread_id\x18\x06 \x01(\t\x12\x32\n\x07\x63ontext\x18\x07 \x03(\x0b\x32!.managed_agents.sessions.v1.Event\x12\x19\n\x11\x63ontext_after_seq\x18\x08 \x01(\x03\x12\x18\n\x10\x63ontext_complete\x18\t \x01(\x08\x12\x13\n\x0btraceparent\x18\n \x01(\t\x12\x18\n\x10\x65nvironment_json\x18\x0b \x01(\x0c\x12\x15\n\rinterrupt_seq\x18\x0c \x01(\x03\x12\x16\n\x0e\x62udget_reached\x18\r \x01(\x08\x12\x17\n\x0froot_session_id\x18\x13 \x01(\t\x12\x18\n\x10parent_thread_id\x18\x14 \x01(\t\x12\x1b\n\x13\x63ontext_starts_anew\x18\x1a \x01(\x08\x12\x18\n\x10session_revision\x18  \x01(\x03\":\n\tTurnEvent\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x13\n\x0b\x66ields_json\x18\x03 \x01(\x0c\"\x8f\x02\n\x17\x41ppendTurnEventsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x11\n\tknown_seq\x18\x03 \x01(\x03\x12\x35\n\x06\x65vents\x18\x04 \x03(\x0b\x32%.managed_agents.sessions.v1.TurnEvent\x12\x1e\n\x12relaxed_durability\x18\x05 \x01(\x08\x42\x02\x18\x01\x12\x35\n\x05usage\x18\x06 \x03(\x0b\x32&.managed_agents.sessions.v1.ModelUsage\x12\x30\n\x03\x65nd\x18\x07 \x01(\x0b\x32#.managed_agents.sessions.v1.TurnEnd\"b\n\nModelUsage\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12\x30\n\x05usage\x18\x02 \x01(\x0b\x32!.managed_agents.sessions.v1.Usage\x12\x10\n\x08\x61sked_as\x18\x03 \x03(\t\"\x85\x01\n\x07TurnEnd\x12\x35\n\x04kind\x18\x01 \x01(\x0e\x32\'.managed_agents.sessions.v1.TurnEndKind\x12\x11\n\tevent_ids\x18\x02 \x03(\t\x12\x19\n\x11stop_details_json\x18\x03 \x01(\x0c\x12\x15\n\rinterrupt_seq\x18\x04 \x01(\x03\"\xbb\x01\n\x18\x41ppendTurnEventsResponse\x12\x10\n\x08last_seq\x18\x01 \x01(\x03\x12\x35\n\nnew_events\x18\x02 \x03(\x0b\x32!.managed_agents.sessions.v1.Event\x12\r\n\x05\x65nded\x18\x03 \x01(\x08\x12\x15\n\rinterrupt_seq\x18\x04 \x01(\x03\x12\x16\n\x0e\x62udget_reached\x18\x05 \x01(\x08\x12\x18\n\x10session_revision\x18\x14 \x01(\x03\"-\n\x08HeldTurn\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\\\n\x12RenewLeasesRequest\x12\x11\n\trunner_id\x18\x01 \x01(\t\x12\x33\n\x05turns\x18\x02 \x03(\x0b\x32$.managed_agents.sessions.v1.HeldTurn\"\x83\x01\n\x13RenewLeasesResponse\x12\x18\n\x10lost_session_ids\x18\x01 \x03(\t\x12;\n\x0binterrupted\x18\x02 \x03(\x0b\x32&.managed_agents.sessions.v1.TurnSignal\x12\x15\n\rlease_seconds\x18\x03 \x01(\x01\"7\n\x12ReleaseTurnRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\x15\n\x13ReleaseTurnResponse\"X\n\x16ReadTurnContextRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tafter_seq\x18\x02 \x01(\x03\x12\x17\n\x0f\x66rom_compaction\x18\x03 \x01(\x08\"L\n\x17ReadTurnContextResponse\x12\x31\n\x06\x65vents\x18\x01 \x03(\x0b\x32!.managed_agents.sessions.v1.Event*\x86\x02\n\x0bTurnEndKind\x12\x1d\n\x19TURN_END_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16TURN_END_KIND_END_TURN\x10\x01\x12!\n\x1dTURN_END_KIND_REQUIRES_ACTION\x10\x02\x12\x19\n\x15TURN_END_KIND_REFUSAL\x10\x03\x12#\n\x1fTURN_END_KIND_RETRIES_EXHAUSTED\x10\x04\x12\x18\n\x14TURN_END_KIND_FAILED\x10\x05\x12\x1d\n\x19TURN_END_KIND_INTERRUPTED\x10\x06\x12 \n\x1cTURN_END_KIND_BUDGET_REACHED\x10\x07\x32\xdc\x04\n\x0cTurnsService\x12o\n\nClaimTurns\x12-.managed_agents.sessions.v1.ClaimTurnsRequest\x1a..managed_agents.sessions.v1.ClaimTurnsResponse(\x01\x30\x01\x12}\n\x10\x41ppendTurnEvents\x12\x33.managed_agents.sessions.v1.AppendTurnEventsRequest\x1a\x34.managed_agents.sessions.v1.AppendTurnEventsResponse\x12n\n\x0bRenewLeases\x12..managed_agents.sessions.v1.RenewLeasesRequest\x1a/.managed_agents.sessions.v1.RenewLeasesResponse\x12n\n\x0bReleaseTurn\x12..managed_agents.sessions.v1.ReleaseTurnRequest\x1a/.managed_agents.sessions.v1.ReleaseTurnResponse\x12|\n\x0fReadTurnContext\x12\x32.managed_agents.sessions.v1.ReadTurnContextRequest\x1a\x33.managed_agents.sessions.v1.ReadTurnContextResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,40 +35,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_APPENDTURNEVENTSREQUEST'].fields_by_name['relaxed_durability']._loaded_options = None
   _globals['_APPENDTURNEVENTSREQUEST'].fields_by_name['relaxed_durability']._serialized_options = b'\030\001'
-  _globals['_TURNENDKIND']._serialized_start=2158
-  _globals['_TURNENDKIND']._serialized_end=2420
-  _globals['_CLAIMTURNSREQUEST']._serialized_start=154
-  _globals['_CLAIMTURNSREQUEST']._serialized_end=271
-  _globals['_CACHEDCONTEXT']._serialized_start=273
-  _globals['_CACHEDCONTEXT']._serialized_end=327
-  _globals['_CLAIMTURNSRESPONSE']._serialized_start=329
-  _globals['_CLAIMTURNSRESPONSE']._serialized_end=403
-  _globals['_TURNGRANT']._serialized_start=406
-  _globals['_TURNGRANT']._serialized_end=872
-  _globals['_TURNEVENT']._serialized_start=874
-  _globals['_TURNEVENT']._serialized_end=932
-  _globals['_APPENDTURNEVENTSREQUEST']._serialized_start=935
-  _globals['_APPENDTURNEVENTSREQUEST']._serialized_end=1206
-  _globals['_MODELUSAGE']._serialized_start=1208
-  _globals['_MODELUSAGE']._serialized_end=1306
-  _globals['_TURNEND']._serialized_start=1309
-  _globals['_TURNEND']._serialized_end=1442
-  _globals['_APPENDTURNEVENTSRESPONSE']._serialized_start=1445
-  _globals['_APPENDTURNEVENTSRESPONSE']._serialized_end=1632
-  _globals['_HELDTURN']._serialized_start=1634
-  _globals['_HELDTURN']._serialized_end=1679
-  _globals['_RENEWLEASESREQUEST']._serialized_start=1681
-  _globals['_RENEWLEASESREQUEST']._serialized_end=1773
-  _globals['_RENEWLEASESRESPONSE']._serialized_start=1776
-  _globals['_RENEWLEASESRESPONSE']._serialized_end=1907
-  _globals['_RELEASETURNREQUEST']._serialized_start=1909
-  _globals['_RELEASETURNREQUEST']._serialized_end=1964
-  _globals['_RELEASETURNRESPONSE']._serialized_start=1966
-  _globals['_RELEASETURNRESPONSE']._serialized_end=1987
-  _globals['_READTURNCONTEXTREQUEST']._serialized_start=1989
-  _globals['_READTURNCONTEXTREQUEST']._serialized_end=2077
-  _globals['_READTURNCONTEXTRESPONSE']._serialized_start=2079
-  _globals['_READTURNCONTEXTRESPONSE']._serialized_end=2155
-  _globals['_TURNSSERVICE']._serialized_start=2423
-  _globals['_TURNSSERVICE']._serialized_end=3027
+  _globals['_TURNENDKIND']._serialized_start=2181
+  _globals['_TURNENDKIND']._serialized_end=2443
+  _globals['_CLAIMTURNSREQUEST']._serialized_start=155
+  _globals['_CLAIMTURNSREQUEST']._serialized_end=294
+  _globals['_CACHEDCONTEXT']._serialized_start=296
+  _globals['_CACHEDCONTEXT']._serialized_end=350
+  _globals['_CLAIMTURNSRESPONSE']._serialized_start=352
+  _globals['_CLAIMTURNSRESPONSE']._serialized_end=426
+  _globals['_TURNGRANT']._serialized_start=429
+  _globals['_TURNGRANT']._serialized_end=895
+  _globals['_TURNEVENT']._serialized_start=897
+  _globals['_TURNEVENT']._serialized_end=955
+  _globals['_APPENDTURNEVENTSREQUEST']._serialized_start=958
+  _globals['_APPENDTURNEVENTSREQUEST']._serialized_end=1229
+  _globals['_MODELUSAGE']._serialized_start=1231
+  _globals['_MODELUSAGE']._serialized_end=1329
+  _globals['_TURNEND']._serialized_start=1332
+  _globals['_TURNEND']._serialized_end=1465
+  _globals['_APPENDTURNEVENTSRESPONSE']._serialized_start=1468
+  _globals['_APPENDTURNEVENTSRESPONSE']._serialized_end=1655
+  _globals['_HELDTURN']._serialized_start=1657
+  _globals['_HELDTURN']._serialized_end=1702
+  _globals['_RENEWLEASESREQUEST']._serialized_start=1704
+  _globals['_RENEWLEASESREQUEST']._serialized_end=1796
+  _globals['_RENEWLEASESRESPONSE']._serialized_start=1799
+  _globals['_RENEWLEASESRESPONSE']._serialized_end=1930
+  _globals['_RELEASETURNREQUEST']._serialized_start=1932
+  _globals['_RELEASETURNREQUEST']._serialized_end=1987
+  _globals['_RELEASETURNRESPONSE']._serialized_start=1989
+  _globals['_RELEASETURNRESPONSE']._serialized_end=2010
+  _globals['_READTURNCONTEXTREQUEST']._serialized_start=2012
+  _globals['_READTURNCONTEXTREQUEST']._serialized_end=2100
+  _globals['_READTURNCONTEXTRESPONSE']._serialized_start=2102
+  _globals['_READTURNCONTEXTRESPONSE']._serialized_end=2178
+  _globals['_TURNSSERVICE']._serialized_start=2446
+  _globals['_TURNSSERVICE']._serialized_end=3050
 # @@protoc_insertion_point(module_scope)

@@ -87,6 +87,7 @@ class ClaimTurnsRequest(_message.Message):
     RUNNER_ID_FIELD_NUMBER: _builtins.int
     FREE_SLOTS_FIELD_NUMBER: _builtins.int
     CACHED_FIELD_NUMBER: _builtins.int
+    LOOP_ENGINES_FIELD_NUMBER: _builtins.int
     runner_id: _builtins.str
     """Names the runner process for its life, such as `runner_…`."""
     free_slots: _builtins.int
@@ -97,16 +98,24 @@ class ClaimTurnsRequest(_message.Message):
         starts after it. Only changes are sent.
         """
 
+    @_builtins.property
+    def loop_engines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Loop engines that the runner has beside `builtin`, told with the first message of a
+        stream. A turn of a session that is frozen on another engine is never granted to it, so
+        a runner of a former build, which tells none, does not run it as if it were `builtin`.
+        """
+
     def __init__(
         self,
         *,
         runner_id: _builtins.str = ...,
         free_slots: _builtins.int = ...,
         cached: _abc.Iterable[Global___CachedContext] | None = ...,
+        loop_engines: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached", b"cached", "free_slots", b"free_slots", "runner_id", b"runner_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached", b"cached", "free_slots", b"free_slots", "loop_engines", b"loop_engines", "runner_id", b"runner_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

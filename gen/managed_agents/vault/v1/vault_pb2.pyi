@@ -380,3 +380,48 @@ class GetStorageAccessResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStorageAccessResponse: _TypeAlias = GetStorageAccessResponse  # noqa: Y015
+
+@_typing.final
+class GetLoopEngineRequest(_message.Message):
+    """GetLoopEngineRequest has no fields; the workspace is in the call context."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLoopEngineRequest: _TypeAlias = GetLoopEngineRequest  # noqa: Y015
+
+@_typing.final
+class GetLoopEngineResponse(_message.Message):
+    """GetLoopEngineResponse is the default engine."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROVIDER_FIELD_NUMBER: _builtins.int
+    OPTIONS_JSON_FIELD_NUMBER: _builtins.int
+    provider: _builtins.str
+    """`builtin` or `http`."""
+    options_json: _builtins.bytes
+    """For `http`: JSON object `{url, headers?, max_rounds?, timeout_seconds?}`, unmasked.
+    Headers name credentials as `${NAME}` and hold no secret. Empty for `builtin`.
+    """
+    def __init__(
+        self,
+        *,
+        provider: _builtins.str = ...,
+        options_json: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["options_json", b"options_json", "provider", b"provider"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLoopEngineResponse: _TypeAlias = GetLoopEngineResponse  # noqa: Y015

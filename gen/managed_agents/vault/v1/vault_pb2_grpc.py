@@ -66,6 +66,11 @@ class SettingsServiceStub:
                 request_serializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetStorageAccessRequest.SerializeToString,
                 response_deserializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetStorageAccessResponse.FromString,
                 _registered_method=True)
+        self.GetLoopEngine = channel.unary_unary(
+                '/managed_agents.vault.v1.SettingsService/GetLoopEngine',
+                request_serializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetLoopEngineRequest.SerializeToString,
+                response_deserializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetLoopEngineResponse.FromString,
+                _registered_method=True)
 
 
 class SettingsServiceServicer:
@@ -128,6 +133,15 @@ class SettingsServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetLoopEngine(self, request, context):
+        """GetLoopEngine tells the engine that a new session gets where nobody chose another one:
+        by the settings of the workspace, else by those of the default one. For the sessions
+        service only: PERMISSION_DENIED for any other principal.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SettingsServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -160,6 +174,11 @@ def add_SettingsServiceServicer_to_server(servicer, server):
                     servicer.GetStorageAccess,
                     request_deserializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetStorageAccessRequest.FromString,
                     response_serializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetStorageAccessResponse.SerializeToString,
+            ),
+            'GetLoopEngine': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLoopEngine,
+                    request_deserializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetLoopEngineRequest.FromString,
+                    response_serializer=managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetLoopEngineResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -326,6 +345,33 @@ class SettingsService:
             '/managed_agents.vault.v1.SettingsService/GetStorageAccess',
             managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetStorageAccessRequest.SerializeToString,
             managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetStorageAccessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLoopEngine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/managed_agents.vault.v1.SettingsService/GetLoopEngine',
+            managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetLoopEngineRequest.SerializeToString,
+            managed__agents_dot_vault_dot_v1_dot_vault__pb2.GetLoopEngineResponse.FromString,
             options,
             channel_credentials,
             insecure,

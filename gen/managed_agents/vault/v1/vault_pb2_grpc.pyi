@@ -66,6 +66,11 @@ class SettingsServiceStub:
     workspace keeps the bytes of its files. For it only: PERMISSION_DENIED for any other
     principal. INTERNAL (SEAL_BROKEN) where the secret does not open.
     """
+    GetLoopEngine: _grpc.UnaryUnaryMultiCallable[_vault_pb2.GetLoopEngineRequest, _vault_pb2.GetLoopEngineResponse]
+    """GetLoopEngine tells the engine that a new session gets where nobody chose another one:
+    by the settings of the workspace, else by those of the default one. For the sessions
+    service only: PERMISSION_DENIED for any other principal.
+    """
 
 @_typing.type_check_only
 class SettingsServiceAsyncStub(SettingsServiceStub):
@@ -104,6 +109,11 @@ class SettingsServiceAsyncStub(SettingsServiceStub):
     """GetStorageAccess opens what the sessions service needs to reach the place where a
     workspace keeps the bytes of its files. For it only: PERMISSION_DENIED for any other
     principal. INTERNAL (SEAL_BROKEN) where the secret does not open.
+    """
+    GetLoopEngine: _aio.UnaryUnaryMultiCallable[_vault_pb2.GetLoopEngineRequest, _vault_pb2.GetLoopEngineResponse]  # type: ignore[assignment]
+    """GetLoopEngine tells the engine that a new session gets where nobody chose another one:
+    by the settings of the workspace, else by those of the default one. For the sessions
+    service only: PERMISSION_DENIED for any other principal.
     """
 
 class SettingsServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -176,6 +186,17 @@ class SettingsServiceServicer(metaclass=_abc_1.ABCMeta):
         """GetStorageAccess opens what the sessions service needs to reach the place where a
         workspace keeps the bytes of its files. For it only: PERMISSION_DENIED for any other
         principal. INTERNAL (SEAL_BROKEN) where the secret does not open.
+        """
+
+    @_abc_1.abstractmethod
+    def GetLoopEngine(
+        self,
+        request: _vault_pb2.GetLoopEngineRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_vault_pb2.GetLoopEngineResponse, _abc.Awaitable[_vault_pb2.GetLoopEngineResponse]]:
+        """GetLoopEngine tells the engine that a new session gets where nobody chose another one:
+        by the settings of the workspace, else by those of the default one. For the sessions
+        service only: PERMISSION_DENIED for any other principal.
         """
 
 def add_SettingsServiceServicer_to_server(servicer: SettingsServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -382,16 +382,23 @@ Global___CheckVaultsRequest: _TypeAlias = CheckVaultsRequest  # noqa: Y015
 
 @_typing.final
 class CheckVaultsResponse(_message.Message):
-    """CheckVaultsResponse has no fields: all of them may be used."""
+    """CheckVaultsResponse: all of them may be used."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    WITH_VARIABLES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def with_variables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those that hold environment variables which are not archived."""
+
     def __init__(
         self,
+        *,
+        with_variables: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["with_variables", b"with_variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,17 +24,47 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$managed_agents/worker/v1/queue.proto\x12\x18managed_agents.worker.v1\".\n\x14GetQueueStatsRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\"\\\n\x15GetQueueStatsResponse\x12\x0f\n\x07pending\x18\x01 \x01(\x03\x12\x0f\n\x07\x63laimed\x18\x02 \x01(\x03\x12\x11\n\tcompleted\x18\x03 \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\x04 \x01(\x03\x32\x80\x01\n\x0cQueueService\x12p\n\rGetQueueStats\x12..managed_agents.worker.v1.GetQueueStatsRequest\x1a/.managed_agents.worker.v1.GetQueueStatsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$managed_agents/worker/v1/queue.proto\x12\x18managed_agents.worker.v1\"\xaa\x02\n\x08WorkItem\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x16\n\x0e\x65nvironment_id\x18\x03 \x01(\t\x12\x0c\n\x04kind\x18\x04 \x01(\t\x12\x14\n\x0cpayload_json\x18\x05 \x01(\x0c\x12\x0e\n\x06status\x18\x06 \x01(\t\x12\x12\n\nclaimed_by\x18\x07 \x01(\t\x12\x12\n\nclaimed_at\x18\x08 \x01(\t\x12\x18\n\x10lease_expires_at\x18\t \x01(\t\x12\x0f\n\x07\x61ttempt\x18\n \x01(\x05\x12\x12\n\ncreated_at\x18\x0b \x01(\t\x12\x13\n\x0b\x61\x63\x63\x65pted_at\x18\x0c \x01(\t\x12\x12\n\nstopped_at\x18\r \x01(\t\x12\x10\n\x08\x65nded_at\x18\x0e \x01(\t\x12\x10\n\x08\x65nd_code\x18\x0f \x01(\t\"\xa2\x01\n\x12RunWorkItemRequest\x12\x0f\n\x07item_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x16\n\x0e\x65nvironment_id\x18\x03 \x01(\t\x12\x0c\n\x04kind\x18\x04 \x01(\t\x12\x14\n\x0cpayload_json\x18\x05 \x01(\x0c\x12\x14\n\x0cwait_seconds\x18\x06 \x01(\x01\x12\x15\n\rqueue_seconds\x18\x07 \x01(\x01\":\n\x13RunWorkItemResponse\x12\x13\n\x0bresult_json\x18\x01 \x01(\x0c\x12\x0e\n\x06\x66\x61iled\x18\x02 \x01(\x08\">\n\x16StopSessionWorkRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08item_ids\x18\x02 \x03(\t\"*\n\x17StopSessionWorkResponse\x12\x0f\n\x07stopped\x18\x01 \x01(\x05\"k\n\x14\x43laimWorkItemRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x16\n\x0e\x65nvironment_id\x18\x02 \x01(\t\x12\x12\n\nsession_id\x18\x03 \x01(\t\x12\x14\n\x0cwait_seconds\x18\x04 \x01(\x01\"I\n\x15\x43laimWorkItemResponse\x12\x30\n\x04item\x18\x01 \x01(\x0b\x32\".managed_agents.worker.v1.WorkItem\"G\n\x15\x41\x63\x63\x65ptWorkItemRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\"2\n\x16\x41\x63\x63\x65ptWorkItemResponse\x12\x18\n\x10lease_expires_at\x18\x01 \x01(\t\"J\n\x18HeartbeatWorkItemRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\"5\n\x19HeartbeatWorkItemResponse\x12\x18\n\x10lease_expires_at\x18\x01 \x01(\t\"n\n\x17\x43ompleteWorkItemRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x13\n\x0bresult_json\x18\x03 \x01(\x0c\x12\x0e\n\x06\x66\x61iled\x18\x04 \x01(\x08\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\x05\"\x1a\n\x18\x43ompleteWorkItemResponse\"]\n\x14ListWorkItemsRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x05\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\t\x12\x0e\n\x06status\x18\x04 \x01(\t\"_\n\x15ListWorkItemsResponse\x12\x31\n\x05items\x18\x01 \x03(\x0b\x32\".managed_agents.worker.v1.WorkItem\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t\".\n\x14GetQueueStatsRequest\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\"m\n\x15GetQueueStatsResponse\x12\x0f\n\x07pending\x18\x01 \x01(\x03\x12\x0f\n\x07\x63laimed\x18\x02 \x01(\x03\x12\x11\n\tcompleted\x18\x03 \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\x04 \x01(\x03\x12\x0f\n\x07stopped\x18\x05 \x01(\x03\x32\xb6\x07\n\x0cQueueService\x12j\n\x0bRunWorkItem\x12,.managed_agents.worker.v1.RunWorkItemRequest\x1a-.managed_agents.worker.v1.RunWorkItemResponse\x12v\n\x0fStopSessionWork\x12\x30.managed_agents.worker.v1.StopSessionWorkRequest\x1a\x31.managed_agents.worker.v1.StopSessionWorkResponse\x12p\n\rClaimWorkItem\x12..managed_agents.worker.v1.ClaimWorkItemRequest\x1a/.managed_agents.worker.v1.ClaimWorkItemResponse\x12s\n\x0e\x41\x63\x63\x65ptWorkItem\x12/.managed_agents.worker.v1.AcceptWorkItemRequest\x1a\x30.managed_agents.worker.v1.AcceptWorkItemResponse\x12|\n\x11HeartbeatWorkItem\x12\x32.managed_agents.worker.v1.HeartbeatWorkItemRequest\x1a\x33.managed_agents.worker.v1.HeartbeatWorkItemResponse\x12y\n\x10\x43ompleteWorkItem\x12\x31.managed_agents.worker.v1.CompleteWorkItemRequest\x1a\x32.managed_agents.worker.v1.CompleteWorkItemResponse\x12p\n\rListWorkItems\x12..managed_agents.worker.v1.ListWorkItemsRequest\x1a/.managed_agents.worker.v1.ListWorkItemsResponse\x12p\n\rGetQueueStats\x12..managed_agents.worker.v1.GetQueueStatsRequest\x1a/.managed_agents.worker.v1.GetQueueStatsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'managed_agents.worker.v1.queue_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETQUEUESTATSREQUEST']._serialized_start=66
-  _globals['_GETQUEUESTATSREQUEST']._serialized_end=112
-  _globals['_GETQUEUESTATSRESPONSE']._serialized_start=114
-  _globals['_GETQUEUESTATSRESPONSE']._serialized_end=206
-  _globals['_QUEUESERVICE']._serialized_start=209
-  _globals['_QUEUESERVICE']._serialized_end=337
+  _globals['_WORKITEM']._serialized_start=67
+  _globals['_WORKITEM']._serialized_end=365
+  _globals['_RUNWORKITEMREQUEST']._serialized_start=368
+  _globals['_RUNWORKITEMREQUEST']._serialized_end=530
+  _globals['_RUNWORKITEMRESPONSE']._serialized_start=532
+  _globals['_RUNWORKITEMRESPONSE']._serialized_end=590
+  _globals['_STOPSESSIONWORKREQUEST']._serialized_start=592
+  _globals['_STOPSESSIONWORKREQUEST']._serialized_end=654
+  _globals['_STOPSESSIONWORKRESPONSE']._serialized_start=656
+  _globals['_STOPSESSIONWORKRESPONSE']._serialized_end=698
+  _globals['_CLAIMWORKITEMREQUEST']._serialized_start=700
+  _globals['_CLAIMWORKITEMREQUEST']._serialized_end=807
+  _globals['_CLAIMWORKITEMRESPONSE']._serialized_start=809
+  _globals['_CLAIMWORKITEMRESPONSE']._serialized_end=882
+  _globals['_ACCEPTWORKITEMREQUEST']._serialized_start=884
+  _globals['_ACCEPTWORKITEMREQUEST']._serialized_end=955
+  _globals['_ACCEPTWORKITEMRESPONSE']._serialized_start=957
+  _globals['_ACCEPTWORKITEMRESPONSE']._serialized_end=1007
+  _globals['_HEARTBEATWORKITEMREQUEST']._serialized_start=1009
+  _globals['_HEARTBEATWORKITEMREQUEST']._serialized_end=1083
+  _globals['_HEARTBEATWORKITEMRESPONSE']._serialized_start=1085
+  _globals['_HEARTBEATWORKITEMRESPONSE']._serialized_end=1138
+  _globals['_COMPLETEWORKITEMREQUEST']._serialized_start=1140
+  _globals['_COMPLETEWORKITEMREQUEST']._serialized_end=1250
+  _globals['_COMPLETEWORKITEMRESPONSE']._serialized_start=1252
+  _globals['_COMPLETEWORKITEMRESPONSE']._serialized_end=1278
+  _globals['_LISTWORKITEMSREQUEST']._serialized_start=1280
+  _globals['_LISTWORKITEMSREQUEST']._serialized_end=1373
+  _globals['_LISTWORKITEMSRESPONSE']._serialized_start=1375
+  _globals['_LISTWORKITEMSRESPONSE']._serialized_end=1470
+  _globals['_GETQUEUESTATSREQUEST']._serialized_start=1472
+  _globals['_GETQUEUESTATSREQUEST']._serialized_end=1518
+  _globals['_GETQUEUESTATSRESPONSE']._serialized_start=1520
+  _globals['_GETQUEUESTATSRESPONSE']._serialized_end=1629
+  _globals['_QUEUESERVICE']._serialized_start=1632
+  _globals['_QUEUESERVICE']._serialized_end=2582
 # @@protoc_insertion_point(module_scope)

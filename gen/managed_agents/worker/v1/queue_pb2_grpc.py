@@ -26,8 +26,15 @@ if _version_not_supported:
 
 
 class QueueServiceStub:
-    """QueueService owns work items. In this version it only reports; items come with the
-    worker protocols.
+    """QueueService owns work items. An item of the tool protocol is one exec, read, write or
+    list on a machine of the operator. It is pending until a worker claims it; a claim is a
+    lease, and the right to run the item follows from accepting it under a live lease. An
+    item that was claimed and never accepted is handed out again when its lease lapses; one
+    that was accepted never is, since its effect may have happened.
+
+    Every rpc is scoped to the workspace of the call context. For a caller of role `worker`
+    the environment of the context bounds it: items of other environments do not exist for
+    it. Times are RFC 3339 and come from the clock of the database alone.
     """
 
     def __init__(self, channel):
@@ -36,6 +43,41 @@ class QueueServiceStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.RunWorkItem = channel.unary_unary(
+                '/managed_agents.worker.v1.QueueService/RunWorkItem',
+                request_serializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.RunWorkItemRequest.SerializeToString,
+                response_deserializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.RunWorkItemResponse.FromString,
+                _registered_method=True)
+        self.StopSessionWork = channel.unary_unary(
+                '/managed_agents.worker.v1.QueueService/StopSessionWork',
+                request_serializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.StopSessionWorkRequest.SerializeToString,
+                response_deserializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.StopSessionWorkResponse.FromString,
+                _registered_method=True)
+        self.ClaimWorkItem = channel.unary_unary(
+                '/managed_agents.worker.v1.QueueService/ClaimWorkItem',
+                request_serializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.ClaimWorkItemRequest.SerializeToString,
+                response_deserializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.ClaimWorkItemResponse.FromString,
+                _registered_method=True)
+        self.AcceptWorkItem = channel.unary_unary(
+                '/managed_agents.worker.v1.QueueService/AcceptWorkItem',
+                request_serializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.AcceptWorkItemRequest.SerializeToString,
+                response_deserializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.AcceptWorkItemResponse.FromString,
+                _registered_method=True)
+        self.HeartbeatWorkItem = channel.unary_unary(
+                '/managed_agents.worker.v1.QueueService/HeartbeatWorkItem',
+                request_serializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.HeartbeatWorkItemRequest.SerializeToString,
+                response_deserializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.HeartbeatWorkItemResponse.FromString,
+                _registered_method=True)
+        self.CompleteWorkItem = channel.unary_unary(
+                '/managed_agents.worker.v1.QueueService/CompleteWorkItem',
+                request_serializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.CompleteWorkItemRequest.SerializeToString,
+                response_deserializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.CompleteWorkItemResponse.FromString,
+                _registered_method=True)
+        self.ListWorkItems = channel.unary_unary(
+                '/managed_agents.worker.v1.QueueService/ListWorkItems',
+                request_serializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.ListWorkItemsRequest.SerializeToString,
+                response_deserializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.ListWorkItemsResponse.FromString,
+                _registered_method=True)
         self.GetQueueStats = channel.unary_unary(
                 '/managed_agents.worker.v1.QueueService/GetQueueStats',
                 request_serializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.GetQueueStatsRequest.SerializeToString,
@@ -44,13 +86,98 @@ class QueueServiceStub:
 
 
 class QueueServiceServicer:
-    """QueueService owns work items. In this version it only reports; items come with the
-    worker protocols.
+    """QueueService owns work items. An item of the tool protocol is one exec, read, write or
+    list on a machine of the operator. It is pending until a worker claims it; a claim is a
+    lease, and the right to run the item follows from accepting it under a live lease. An
+    item that was claimed and never accepted is handed out again when its lease lapses; one
+    that was accepted never is, since its effect may have happened.
+
+    Every rpc is scoped to the workspace of the call context. For a caller of role `worker`
+    the environment of the context bounds it: items of other environments do not exist for
+    it. Times are RFC 3339 and come from the clock of the database alone.
     """
 
+    def RunWorkItem(self, request, context):
+        """RunWorkItem puts an item into the queue and is held open until it ends. Idempotent by
+        `item_id`: a repeat (a broken connection, a runner's crash) joins the wait, with the
+        deadlines of the first call. A result that is reported before the deadline is the
+        answer, also of an item that was stopped. Otherwise ABORTED with one of:
+        WORK_LEASE_LOST (the session ended or its work was stopped; told before all else),
+        WORK_QUEUE_TIMEOUT (no worker ever started it, none will: it may be submitted again
+        under another id) or WORK_OUTCOME_UNKNOWN (a worker may have run it and told no
+        result). An item of a session that has ended is recorded as stopped and never handed
+        out. INVALID_ARGUMENT (INVALID_REQUEST) for a malformed request. A caller that gives
+        up leaves the item as it is: StopSessionWork stops it. For runners.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopSessionWork(self, request, context):
+        """StopSessionWork stops all items of a session that have not ended: what is pending ends
+        as stopped, and the holder of a claimed one learns of it with its next heartbeat. Later
+        items of the session are taken as usual. For runners (interrupts).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ClaimWorkItem(self, request, context):
+        """ClaimWorkItem takes an item under a lease, fairly over the sessions of an environment,
+        and over environments where none is named. Without one it is held open for
+        `wait_seconds` and answered right after an item is put in; then the answer is empty.
+        Whether the session of an item has ended is asked of the sessions service: UNAVAILABLE
+        where that can't be. FAILED_PRECONDITION (WORK_ENVIRONMENT_REFUSED) for an environment
+        that is not the caller's. For the gateway.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AcceptWorkItem(self, request, context):
+        """AcceptWorkItem confirms, right before the item is run, that it may be: the caller holds
+        it, the lease is live and the work not stopped. Also renews the lease; idempotent for
+        the holder. ABORTED (WORK_LEASE_LOST) where the lease lapsed or the work is stopped or
+        over, ABORTED (WORK_ITEM_HELD) where another worker holds it; the caller must then
+        neither run the item nor report a result. NOT_FOUND (WORK_ITEM_NOT_FOUND). For the
+        gateway.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HeartbeatWorkItem(self, request, context):
+        """HeartbeatWorkItem renews the lease of its holder, also a lapsed one that nobody took
+        over. ABORTED (WORK_LEASE_LOST) where the work is stopped or over: whatever runs is to
+        be stopped. ABORTED (WORK_ITEM_HELD) where the caller is not the holder. NOT_FOUND
+        (WORK_ITEM_NOT_FOUND). For the gateway.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CompleteWorkItem(self, request, context):
+        """CompleteWorkItem ends an item with a result, once: a repeat of its holder is answered
+        alike and changes nothing. Taken from the holder as long as the item has not ended,
+        lapsed lease and stopped work included. ABORTED (WORK_ITEM_HELD) where the caller is
+        not the holder; ABORTED (WORK_LEASE_LOST) where the item ended without a result, so
+        nobody waits for one. NOT_FOUND (WORK_ITEM_NOT_FOUND). For the gateway.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListWorkItems(self, request, context):
+        """ListWorkItems lists the items of an environment, newest first. INVALID_ARGUMENT
+        (INVALID_CURSOR) for a cursor of another list. For the gateway.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetQueueStats(self, request, context):
-        """GetQueueStats counts the items of an environment by status. For the gateway,
-        scoped to the workspace of the call context; unknown environments count zero.
+        """GetQueueStats counts the items of an environment by status; unknown environments
+        count zero. For the gateway.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -59,6 +186,41 @@ class QueueServiceServicer:
 
 def add_QueueServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'RunWorkItem': grpc.unary_unary_rpc_method_handler(
+                    servicer.RunWorkItem,
+                    request_deserializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.RunWorkItemRequest.FromString,
+                    response_serializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.RunWorkItemResponse.SerializeToString,
+            ),
+            'StopSessionWork': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopSessionWork,
+                    request_deserializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.StopSessionWorkRequest.FromString,
+                    response_serializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.StopSessionWorkResponse.SerializeToString,
+            ),
+            'ClaimWorkItem': grpc.unary_unary_rpc_method_handler(
+                    servicer.ClaimWorkItem,
+                    request_deserializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.ClaimWorkItemRequest.FromString,
+                    response_serializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.ClaimWorkItemResponse.SerializeToString,
+            ),
+            'AcceptWorkItem': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcceptWorkItem,
+                    request_deserializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.AcceptWorkItemRequest.FromString,
+                    response_serializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.AcceptWorkItemResponse.SerializeToString,
+            ),
+            'HeartbeatWorkItem': grpc.unary_unary_rpc_method_handler(
+                    servicer.HeartbeatWorkItem,
+                    request_deserializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.HeartbeatWorkItemRequest.FromString,
+                    response_serializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.HeartbeatWorkItemResponse.SerializeToString,
+            ),
+            'CompleteWorkItem': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompleteWorkItem,
+                    request_deserializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.CompleteWorkItemRequest.FromString,
+                    response_serializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.CompleteWorkItemResponse.SerializeToString,
+            ),
+            'ListWorkItems': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListWorkItems,
+                    request_deserializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.ListWorkItemsRequest.FromString,
+                    response_serializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.ListWorkItemsResponse.SerializeToString,
+            ),
             'GetQueueStats': grpc.unary_unary_rpc_method_handler(
                     servicer.GetQueueStats,
                     request_deserializer=managed__agents_dot_worker_dot_v1_dot_queue__pb2.GetQueueStatsRequest.FromString,
@@ -73,9 +235,205 @@ def add_QueueServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class QueueService:
-    """QueueService owns work items. In this version it only reports; items come with the
-    worker protocols.
+    """QueueService owns work items. An item of the tool protocol is one exec, read, write or
+    list on a machine of the operator. It is pending until a worker claims it; a claim is a
+    lease, and the right to run the item follows from accepting it under a live lease. An
+    item that was claimed and never accepted is handed out again when its lease lapses; one
+    that was accepted never is, since its effect may have happened.
+
+    Every rpc is scoped to the workspace of the call context. For a caller of role `worker`
+    the environment of the context bounds it: items of other environments do not exist for
+    it. Times are RFC 3339 and come from the clock of the database alone.
     """
+
+    @staticmethod
+    def RunWorkItem(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/managed_agents.worker.v1.QueueService/RunWorkItem',
+            managed__agents_dot_worker_dot_v1_dot_queue__pb2.RunWorkItemRequest.SerializeToString,
+            managed__agents_dot_worker_dot_v1_dot_queue__pb2.RunWorkItemResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopSessionWork(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/managed_agents.worker.v1.QueueService/StopSessionWork',
+            managed__agents_dot_worker_dot_v1_dot_queue__pb2.StopSessionWorkRequest.SerializeToString,
+            managed__agents_dot_worker_dot_v1_dot_queue__pb2.StopSessionWorkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ClaimWorkItem(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/managed_agents.worker.v1.QueueService/ClaimWorkItem',
+            managed__agents_dot_worker_dot_v1_dot_queue__pb2.ClaimWorkItemRequest.SerializeToString,
+            managed__agents_dot_worker_dot_v1_dot_queue__pb2.ClaimWorkItemResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AcceptWorkItem(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/managed_agents.worker.v1.QueueService/AcceptWorkItem',
+            managed__agents_dot_worker_dot_v1_dot_queue__pb2.AcceptWorkItemRequest.SerializeToString,
+            managed__agents_dot_worker_dot_v1_dot_queue__pb2.AcceptWorkItemResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HeartbeatWorkItem(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/managed_agents.worker.v1.QueueService/HeartbeatWorkItem',
+            managed__agents_dot_worker_dot_v1_dot_queue__pb2.HeartbeatWorkItemRequest.SerializeToString,
+            managed__agents_dot_worker_dot_v1_dot_queue__pb2.HeartbeatWorkItemResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompleteWorkItem(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/managed_agents.worker.v1.QueueService/CompleteWorkItem',
+            managed__agents_dot_worker_dot_v1_dot_queue__pb2.CompleteWorkItemRequest.SerializeToString,
+            managed__agents_dot_worker_dot_v1_dot_queue__pb2.CompleteWorkItemResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListWorkItems(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/managed_agents.worker.v1.QueueService/ListWorkItems',
+            managed__agents_dot_worker_dot_v1_dot_queue__pb2.ListWorkItemsRequest.SerializeToString,
+            managed__agents_dot_worker_dot_v1_dot_queue__pb2.ListWorkItemsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def GetQueueStats(request,

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%managed_agents/worker/v1/runner.proto\x12\x18managed_agents.worker.v1\"\x17\n\x15\x44\x65scribeRunnerRequest\"\xa2\x01\n\x16\x44\x65scribeRunnerResponse\x12\x11\n\trunner_id\x18\x01 \x01(\t\x12\x10\n\x08\x63\x61pacity\x18\x02 \x01(\x05\x12\x0c\n\x04held\x18\x03 \x01(\x05\x12\x14\n\x0csandbox_kind\x18\x04 \x01(\t\x12\x15\n\rsandbox_notes\x18\x05 \x03(\t\x12\r\n\x05tools\x18\x06 \x03(\t\x12\x19\n\x11sandbox_providers\x18\x07 \x03(\t\"\x13\n\x11ListModelsRequest\"E\n\x12ListModelsResponse\x12/\n\x06models\x18\x01 \x03(\x0b\x32\x1f.managed_agents.worker.v1.Model\"r\n\x05Model\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x12\n\ncreated_at\x18\x03 \x01(\t\x12\x18\n\x10max_input_tokens\x18\x04 \x01(\x03\x12\x19\n\x11max_output_tokens\x18\x05 \x01(\x03\x32\xed\x01\n\rRunnerService\x12s\n\x0e\x44\x65scribeRunner\x12/.managed_agents.worker.v1.DescribeRunnerRequest\x1a\x30.managed_agents.worker.v1.DescribeRunnerResponse\x12g\n\nListModels\x12+.managed_agents.worker.v1.ListModelsRequest\x1a,.managed_agents.worker.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%managed_agents/worker/v1/runner.proto\x12\x18managed_agents.worker.v1\"\x17\n\x15\x44\x65scribeRunnerRequest\"\xb8\x01\n\x16\x44\x65scribeRunnerResponse\x12\x11\n\trunner_id\x18\x01 \x01(\t\x12\x10\n\x08\x63\x61pacity\x18\x02 \x01(\x05\x12\x0c\n\x04held\x18\x03 \x01(\x05\x12\x14\n\x0csandbox_kind\x18\x04 \x01(\t\x12\x15\n\rsandbox_notes\x18\x05 \x03(\t\x12\r\n\x05tools\x18\x06 \x03(\t\x12\x19\n\x11sandbox_providers\x18\x07 \x03(\t\x12\x14\n\x0cloop_engines\x18\x08 \x03(\t\"\x13\n\x11ListModelsRequest\"E\n\x12ListModelsResponse\x12/\n\x06models\x18\x01 \x03(\x0b\x32\x1f.managed_agents.worker.v1.Model\"r\n\x05Model\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x12\n\ncreated_at\x18\x03 \x01(\t\x12\x18\n\x10max_input_tokens\x18\x04 \x01(\x03\x12\x19\n\x11max_output_tokens\x18\x05 \x01(\x03\x32\xed\x01\n\rRunnerService\x12s\n\x0e\x44\x65scribeRunner\x12/.managed_agents.worker.v1.DescribeRunnerRequest\x1a\x30.managed_agents.worker.v1.DescribeRunnerResponse\x12g\n\nListModels\x12+.managed_agents.worker.v1.ListModelsRequest\x1a,.managed_agents.worker.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,13 +34,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBERUNNERREQUEST']._serialized_start=67
   _globals['_DESCRIBERUNNERREQUEST']._serialized_end=90
   _globals['_DESCRIBERUNNERRESPONSE']._serialized_start=93
-  _globals['_DESCRIBERUNNERRESPONSE']._serialized_end=255
-  _globals['_LISTMODELSREQUEST']._serialized_start=257
-  _globals['_LISTMODELSREQUEST']._serialized_end=276
-  _globals['_LISTMODELSRESPONSE']._serialized_start=278
-  _globals['_LISTMODELSRESPONSE']._serialized_end=347
-  _globals['_MODEL']._serialized_start=349
-  _globals['_MODEL']._serialized_end=463
-  _globals['_RUNNERSERVICE']._serialized_start=466
-  _globals['_RUNNERSERVICE']._serialized_end=703
+  _globals['_DESCRIBERUNNERRESPONSE']._serialized_end=277
+  _globals['_LISTMODELSREQUEST']._serialized_start=279
+  _globals['_LISTMODELSREQUEST']._serialized_end=298
+  _globals['_LISTMODELSRESPONSE']._serialized_start=300
+  _globals['_LISTMODELSRESPONSE']._serialized_end=369
+  _globals['_MODEL']._serialized_start=371
+  _globals['_MODEL']._serialized_end=485
+  _globals['_RUNNERSERVICE']._serialized_start=488
+  _globals['_RUNNERSERVICE']._serialized_end=725
 # @@protoc_insertion_point(module_scope)

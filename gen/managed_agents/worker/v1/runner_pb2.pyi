@@ -48,6 +48,7 @@ class DescribeRunnerResponse(_message.Message):
     SANDBOX_NOTES_FIELD_NUMBER: _builtins.int
     TOOLS_FIELD_NUMBER: _builtins.int
     SANDBOX_PROVIDERS_FIELD_NUMBER: _builtins.int
+    LOOP_ENGINES_FIELD_NUMBER: _builtins.int
     runner_id: _builtins.str
     """`runner_…`."""
     capacity: _builtins.int
@@ -68,6 +69,10 @@ class DescribeRunnerResponse(_message.Message):
     def sandbox_providers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the sandbox providers that it serves."""
 
+    @_builtins.property
+    def loop_engines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Loop engines that it has beside `builtin`."""
+
     def __init__(
         self,
         *,
@@ -78,10 +83,11 @@ class DescribeRunnerResponse(_message.Message):
         sandbox_notes: _abc.Iterable[_builtins.str] | None = ...,
         tools: _abc.Iterable[_builtins.str] | None = ...,
         sandbox_providers: _abc.Iterable[_builtins.str] | None = ...,
+        loop_engines: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "held", b"held", "runner_id", b"runner_id", "sandbox_kind", b"sandbox_kind", "sandbox_notes", b"sandbox_notes", "sandbox_providers", b"sandbox_providers", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "held", b"held", "loop_engines", b"loop_engines", "runner_id", b"runner_id", "sandbox_kind", b"sandbox_kind", "sandbox_notes", b"sandbox_notes", "sandbox_providers", b"sandbox_providers", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,6 +9,7 @@ as a hint as well, and closes what it holds open of the session itself.
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import nats.errors
@@ -58,13 +59,18 @@ class Deletions:
         subscription = await bus.jetstream().pull_subscribe(
             SUBJECTS, durable=self._name, stream=STREAM, config=consumer
         )
-        while True:
-            try:
-                (message,) = await subscription.fetch(1, timeout=FETCH_SECONDS)
-            except TimeoutError:
-                continue
-            await self._handle(message)
-            _heed_cancellation()
+        try:
+            while True:
+                try:
+                    (message,) = await subscription.fetch(1, timeout=FETCH_SECONDS)
+                except TimeoutError:
+                    continue
+                await self._handle(message)
+                _heed_cancellation()
+        finally:
+            # A server that was away makes the fetch fail; the next attempt subscribes anew.
+            with suppress(nats.errors.Error):
+                await subscription.unsubscribe()
 
     async def _hear(self, message: Msg) -> None:
         await self._close(_session_of(message))

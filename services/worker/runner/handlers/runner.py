@@ -29,6 +29,7 @@ class RunnerDescription:
     sandbox_notes: Sequence[str]
     tools: Sequence[str]
     sandbox_providers: Sequence[str]
+    loop_engines: Sequence[str] = ()
 
 
 class RunnerHandler(RunnerServiceServicer):
@@ -56,6 +57,7 @@ class RunnerHandler(RunnerServiceServicer):
             sandbox_notes=about.sandbox_notes,
             tools=about.tools,
             sandbox_providers=about.sandbox_providers,
+            loop_engines=about.loop_engines,
         )
 
     async def ListModels(self, request: ListModelsRequest, context: grpc.aio.ServicerContext) -> ListModelsResponse:

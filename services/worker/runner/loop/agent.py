@@ -22,9 +22,11 @@ SANDBOX_NOTE = (
 )
 
 
-def system_prompt(system: str, *, uses_sandbox: bool, notes: Sequence[str] = ()) -> str:
+def system_prompt(
+    system: str, *, uses_sandbox: bool, notes: Sequence[str] = (), sandbox_note: str = SANDBOX_NOTE
+) -> str:
     """What the model is told first: the agent's own prompt, and what it must know of where it works."""
-    return "\n\n".join((system or DEFAULT_SYSTEM, *((SANDBOX_NOTE,) if uses_sandbox else ()), *notes))
+    return "\n\n".join((system or DEFAULT_SYSTEM, *((sandbox_note,) if uses_sandbox else ()), *notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class AgentProfile:
     servers: Servers | None = None
     # Name of each built-in tool that has an entry of its own → that entry.
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # What is checked, by side.
+    guardrails: Mapping[str, Any] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=512)
@@ -68,6 +72,7 @@ def parse_agent(document_json: bytes, model_json: bytes, model_id: str) -> Agent
         custom,
         read_servers(document),
         configs,
+        document.get("guardrails") or {},
     )
 
 

@@ -12,11 +12,15 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from kit import failpoints
 from kit.ids import new_id
+from kit.telemetry import tracer
 from services.worker.runner.loop.context import Conversation
+from services.worker.runner.loop.guardrails import Objection, tell
 from services.worker.runner.loop.journal import Journal
-from services.worker.runner.loop.previews import Previews
+from services.worker.runner.loop.speech import Speech
 from services.worker.runner.loop.stopping import Stopped, StopSignal
 from services.worker.runner.loop.tools import Toolbox
 from services.worker.runner.models.base import (
@@ -53,17 +57,27 @@ class Answer:
     stop: Stop | None = None
     message_id: str = ""
     thinking_id: str = ""
+    # Why it is not let through.
+    objection: Objection | None = None
+    # Whether nothing came that could be used; the log says why.
+    failed: bool = False
+
+    def refusal(self) -> bytes:
+        """What the vendor said of its refusal, as an idle session tells it."""
+        told = (self.stop.details if self.stop is not None else None) or {}
+        told = {"type": "refusal", "category": told.get("category"), "explanation": told.get("explanation")}
+        return orjson.dumps(told)
 
 
 class Asker:
     """Asks the model on behalf of one turn."""
 
     def __init__(
-        self, journal: Journal, conversation: Conversation, previews: Previews, stop: StopSignal, toolbox: Toolbox
+        self, journal: Journal, conversation: Conversation, speech: Speech, stop: StopSignal, toolbox: Toolbox
     ) -> None:
         self._journal = journal
         self._conversation = conversation
-        self._previews = previews
+        self._speech = speech
         self._stop = stop
         self._toolbox = toolbox
 
@@ -75,9 +89,10 @@ class Asker:
         request = ModelRequest(model_id, system, self._conversation.messages(), self._toolbox.definitions, **options)
         answer, started = Answer(), time.monotonic()
         try:
-            with self._stop.scope():
+            with self._stop.scope(), tracer().start_as_current_span("model.request"):
                 await failpoints.point("runner.model.mid_request")
                 await self._read(provider, request, answer)
+                await self._check(answer)
         except Stopped as stopped:
             if stopped.by_user:
                 self._write_message(answer, model_id, "interrupted", started)
@@ -86,6 +101,8 @@ class Asker:
         except Exception:
             write_end(self._journal, start_id, answer, model_id, is_error=True)
             raise
+        finally:
+            self._speech.end()
         self._write_answer(start_id, answer, model_id, started)
         return answer
 
@@ -93,6 +110,13 @@ class Asker:
         await read_deltas(provider, request, lambda delta: self._take(delta, answer))
         if answer.stop is None:
             raise broke_off()
+
+    async def _check(self, answer: Answer) -> None:
+        """An answer that was withheld until here gets its id, or is objected to."""
+        text = "".join(answer.text)
+        if self._speech.withholds and text.strip():
+            answer.objection = await self._speech.guardrails.objection_to(text)
+            answer.message_id = "" if answer.objection else new_id("sevt")
 
     async def _take(self, delta: ModelDelta, answer: Answer) -> None:
         if isinstance(delta, TextDelta):
@@ -105,7 +129,7 @@ class Asker:
             answer.stop = delta
         elif isinstance(delta, ThinkingStart):
             answer.thinking_id = new_id("sevt")
-            await self._previews.start_thinking(answer.thinking_id)
+            await self._speech.start_thinking(answer.thinking_id)
         elif isinstance(delta, ThinkingEnd):
             if delta.opaque is not None:
                 answer.reasoning.append(delta.opaque)
@@ -114,10 +138,10 @@ class Asker:
     async def _take_text(self, text: str, answer: Answer) -> None:
         answer.text.append(text)
         if answer.message_id:
-            await self._previews.more_text(text)
-        elif text.strip():
+            await self._speech.more_text(text)
+        elif text.strip() and not self._speech.withholds:
             answer.message_id = new_id("sevt")
-            await self._previews.start_message(answer.message_id, "".join(answer.text))
+            await self._speech.start_message(self._journal.add, answer.message_id, "".join(answer.text))
 
     def _end_thinking(self, answer: Answer) -> None:
         if answer.thinking_id:
@@ -128,6 +152,10 @@ class Asker:
         assert answer.stop is not None, "a stream that ends without Stop raises"
         reason = answer.stop.reason
         self._end_thinking(answer)
+        if answer.objection is not None:
+            write_end(self._journal, start_id, answer, model_id, is_error=False)
+            tell(self._journal, answer.objection)
+            return
         self._write_message(answer, model_id, reason.value, started)
         # What a refusing model wanted to call is not called.
         calls = [] if reason is StopReason.REFUSAL else answer.calls[:MOST_CALLS]

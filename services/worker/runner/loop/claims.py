@@ -29,6 +29,7 @@ from managed_agents.sessions.v1.turns_pb2 import (
 )
 from services.worker.runner.loop.cache import ConversationCache
 from services.worker.runner.loop.leases import Lease
+from services.worker.runner.loop.remote import LOOP_ENGINES
 from services.worker.runner.loop.turn import Turn, TurnServices
 
 # News for the service wait this long for more, less while it believes that few turns fit, and not at all while it
@@ -207,6 +208,7 @@ class Claims:
     async def _requests(self) -> AsyncIterator[ClaimTurnsRequest]:
         """What the service hears: all at first, then changes as they come."""
         for request in self._announcements(self._cache.everything()):
+            request.loop_engines[:] = LOOP_ENGINES
             yield request
         while True:
             # Without news it says once per lease that it is there: a grant that never arrived, or a pause of this

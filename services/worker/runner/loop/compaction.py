@@ -19,7 +19,8 @@ from typing import Any
 from kit import failpoints
 from kit.telemetry import log
 from services.worker.runner.loop.asking import Answer, broke_off, read_deltas, write_end
-from services.worker.runner.loop.context import Conversation, push
+from services.worker.runner.loop.blocks import push
+from services.worker.runner.loop.context import Conversation
 from services.worker.runner.loop.journal import Journal
 from services.worker.runner.loop.stopping import Stopped, StopSignal
 from services.worker.runner.loop.tools import Toolbox

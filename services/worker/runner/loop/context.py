@@ -26,13 +26,15 @@ from typing import Any
 
 import orjson
 
-from services.worker.runner.loop.calls import Call
+from services.worker.runner.loop.blocks import push, usable_blocks
+from services.worker.runner.loop.calls import WITHHELD, Call, failed_result
 from services.worker.runner.loop.goal import END, ONGOING, START, Goal, declared, restored, settling
+from services.worker.runner.loop.steps import UNANSWERED, Steps
 from services.worker.runner.models.base import Block, Message, Role, block_chars
 from services.worker.runner.models.summary import COMPACTION, INTRODUCTION
 from services.worker.runner.models.windows import block_tokens
+from services.worker.runner.outside.sessions import WORKER
 
-UNANSWERED = "No result was recorded for this call."
 # What an event costs in memory beyond its bytes, roughly: dicts, strings and the message around it.
 _EVENT_OVERHEAD_BYTES = 600
 
@@ -62,6 +64,9 @@ class Conversation:
     calls: list[Call] = field(default_factory=list)
     # The outcome that is worked on.
     goal: Goal | None = None
+    # How far an outside agent is, and whether there is one that answers in the model's place.
+    steps: Steps = field(default_factory=Steps)
+    by_steps: bool = False
     _sealed: list[Message] = field(default_factory=list)
     _answer: list[Block] = field(default_factory=list)
     _reasoning: list[Block] = field(default_factory=list)
@@ -107,15 +112,31 @@ class Conversation:
 
     def needs_answer(self) -> bool:
         """Whether a model request would have something to react to."""
+        if self.by_steps:
+            return bool(self.calls) or not self.steps.settled or any(each.role == "user" for each in self._inputs)
         return bool(self._inputs or self.calls) or not self._answer
+
+    def step_seq(self) -> int:
+        """The seq up to which the next step reads: what the user says waits while the agent works on calls."""
+        if not self.steps.settled:
+            # A repeat reads nothing new.
+            return self.read_seq
+        if not self.calls:
+            return self.known_seq
+        return next((each.read_before for each in self._inputs if each.role == "user"), self.known_seq)
 
     def said(self) -> list[Block]:
         """The text of the newest answer."""
         return [block for block in self._answer if block["type"] == "text"]
 
     def has_unread_input(self) -> bool:
-        """Whether inputs wait that no model request has read."""
-        return bool(self._inputs)
+        """Whether inputs wait that no model request has read, and that ask for an answer."""
+        return any(not self.by_steps or waiting.role == "user" for waiting in self._inputs)
+
+    def unread_texts(self) -> list[tuple[int, str]]:
+        """What inputs of people that no model request has read say, by seq."""
+        waiting = [each for each in self._inputs if each.role == "user" and each.seq]
+        return [(each.seq, "\n".join(block.get("text", "") for block in each.content)) for each in waiting]
 
     def settle_own_inputs(self) -> None:
         """What the turn itself told the model, in the journal's last append, is stored: it has its place in the log."""
@@ -148,24 +169,32 @@ class Conversation:
             return
         self._estimated += self._answer_tokens()
         self._push_answer(self._sealed)
+        calls = self.calls
         self._begin_answer()
         read_up_to = fields.get("context_seq", seq)
-        count = 0
+        count, said = 0, list[Block]()
         for waiting in self._inputs:
             if waiting.seq > read_up_to:
                 break
             push(self._sealed, waiting.role, waiting.content)
             if waiting.role == "system":
                 self._standing += waiting.content
+            else:
+                said += waiting.content
             self._estimated += _tokens(waiting.content)
             count += 1
         del self._inputs[:count]
+        if (number := fields.get("step")) is not None:
+            self.steps.begin(number, calls, said)
+            # An outside agent remembers for itself what was said before.
+            self._sealed, self.size_bytes = [], 0
 
     def _on_request_end(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
         self.open_request = ""
         if self._compacting:
             self._compacting = False
             return
+        self.steps.end(fields.get("step_outcome"))
         usage = fields.get("model_usage") or {}
         read = sum(usage.get(name, 0) for name in _READ_TOKENS)
         if read:
@@ -205,7 +234,7 @@ class Conversation:
 
     def _answer_tokens(self) -> int:
         """What the newest answer adds to the tokens that were counted: itself if it was not, and its results."""
-        results = sum(block_tokens(call.result or _no_result(call)) for call in self.calls)
+        results = sum(block_tokens(call.result or failed_result(call, UNANSWERED)) for call in self.calls)
         return results + (0 if self._answer_is_counted else _tokens(self._answer))
 
     def _on_agent_message(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
@@ -227,7 +256,8 @@ class Conversation:
         # The block has what the model said, which for a tool of a server is not what the server calls it.
         name, arguments = (content[0] if content else fields).get("name") or fields["name"], fields["input"]
         permission = "" if custom else fields.get("evaluated_permission", "allow")
-        call = Call(event_id, block_id, name, arguments, custom, permission)
+        by_worker = fields.get("executor") == WORKER
+        call = Call(event_id, block_id, name, arguments, custom, permission, by_worker=by_worker)
         self.calls.append(call)
         self._answer.append({"type": "tool_use", "id": block_id, "name": name, "input": arguments})
         return call
@@ -277,6 +307,13 @@ class Conversation:
             place -= 1
         self._inputs.insert(place, _Input(seq, role, blocks, self.known_seq))
 
+    def _on_blocked(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
+        # An input goes as if it had never come; an answer is due, so one that may not be read is replaced.
+        self._inputs = [each for each in self._inputs if each.seq not in fields.get("input_seqs", ())]
+        for call in self.calls:
+            if call.event_id in fields.get("call_ids", ()):
+                call.result, call.withheld = failed_result(call, WITHHELD), True
+
     def _on_define_outcome(self, _event_id: str, fields: Mapping[str, Any], seq: int) -> None:
         self.goal = declared(fields, seq)
         self._add_input(seq, "user", [{"type": "text", "text": self.goal.instruction()}])
@@ -316,38 +353,7 @@ class Conversation:
             return
         push(messages, "assistant", self._answer, self._reasoning)
         if self.calls:
-            push(messages, "user", [call.result or _no_result(call) for call in self.calls])
-
-
-def usable_blocks(content: object) -> list[Block]:
-    """The blocks of an event's content that a model can take: vendors refuse empty text."""
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}] if content.strip() else []
-    if not isinstance(content, list):
-        return []
-    return [block for block in content if block["type"] in _BLOCK_TYPES and block.get("text", "x").strip()]
-
-
-def _no_result(call: Call) -> Block:
-    return {
-        "type": "tool_result",
-        "tool_use_id": call.block_id,
-        "content": [{"type": "text", "text": UNANSWERED}],
-        "is_error": True,
-    }
-
-
-def push(messages: list[Message], role: Role, content: list[Block], reasoning: Iterable[Block] = ()) -> None:
-    """Add a message, or join it to the last one of its role between two answers. Messages are never changed."""
-    last = messages[-1] if messages else None
-    if last is not None and last.role == "system" and role == "user":
-        messages.pop()
-        push(messages, role, content)
-        messages.append(last)
-    elif last is not None and last.role == role:
-        messages[-1] = Message(role, [*last.content, *content], [*last.reasoning, *reasoning])
-    else:
-        messages.append(Message(role, content, tuple(reasoning)))
+            push(messages, "user", [call.result or failed_result(call, UNANSWERED) for call in self.calls])
 
 
 def _tokens(content: Iterable[Block]) -> int:
@@ -355,7 +361,6 @@ def _tokens(content: Iterable[Block]) -> int:
 
 
 _READ_TOKENS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-_BLOCK_TYPES = frozenset(("text", "image", "document", "search_result"))
 _HANDLERS = {
     "user.message": Conversation._on_user_message,
     "user.define_outcome": Conversation._on_define_outcome,
@@ -363,6 +368,7 @@ _HANDLERS = {
     ONGOING: Conversation._on_evaluation_ongoing,
     END: Conversation._on_evaluation_end,
     "system.message": Conversation._on_system_message,
+    "session.guardrail_blocked": Conversation._on_blocked,
     "agent.thread_message_received": Conversation._on_thread_message,
     "user.custom_tool_result": Conversation._on_custom_tool_result,
     "user.tool_result": Conversation._on_tool_result,

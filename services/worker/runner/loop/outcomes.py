@@ -14,6 +14,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 from kit import failpoints
@@ -37,7 +38,9 @@ from services.worker.runner.loop.goal import (
 )
 from services.worker.runner.loop.grading import Record, Verdict
 from services.worker.runner.loop.journal import Journal
+from services.worker.runner.loop.leases import Lease
 from services.worker.runner.loop.rubrics import RubricReader, RubricUnreadable
+from services.worker.runner.loop.services import TurnServices
 from services.worker.runner.loop.stopping import StopSignal
 from services.worker.runner.models.access import Model, ModelAccessCache
 from services.worker.runner.models.base import (
@@ -275,3 +278,26 @@ def _failure(error: ModelError, access: ModelAccess | None) -> _Failure:
     if error.kind is ModelErrorKind.AUTHENTICATION or (access is None and not error.retryable):
         return _Failure(EVALUATOR_UNAVAILABLE, retry.error_message(error, access))
     return _Failure(retry.error_type(error), retry.error_message(error, access))
+
+
+def evaluator_of(
+    held: tuple[TurnGrant, Lease, StopSignal, Ceiling],
+    services: TurnServices,
+    journal: Journal,
+    conversation: Conversation,
+    model_id: str,
+) -> Evaluator:
+    """The evaluator of a held turn."""
+    grant, lease, stop, ceiling = held
+    return Evaluator(
+        grant,
+        journal,
+        conversation,
+        stop,
+        ceiling,
+        services.access,
+        services.retry_policy,
+        model_id,
+        partial(services.read_log, lease),
+        services.rubrics,
+    )

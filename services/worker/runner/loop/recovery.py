@@ -5,7 +5,7 @@ may find more. The rules:
 
 - A model request without an end gets one with `is_error`, and is asked again.
 - A built-in call that may have begun is never run again: its result says `work_outcome_unknown`, and the model decides.
-- A call that a thread answers is waited for: nothing that happens to a runner concerns the thread.
+- A call that a thread or a worker answers is waited for: nothing that happens to a runner concerns those.
 - A call that a client approved runs, if nothing can have begun it: this is the first attempt, and the session went
   from waiting for that approval straight into this turn.
 - A call that a client denied gets the denial as its result.
@@ -43,7 +43,7 @@ def plan(conversation: Conversation, *, attempt: int, resumed: bool) -> Plan:
     if conversation.open_request:
         result.events.append(request_end(conversation.open_request))
     for call in conversation.open_calls():
-        if call.is_of_thread:
+        if call.is_of_thread or (call.runs_on_worker and attempt > 1):
             result.park.append(call)
         elif call.custom or (call.permission == "ask" and call.decision is None):
             if attempt > 1:
@@ -52,7 +52,7 @@ def plan(conversation: Conversation, *, attempt: int, resumed: bool) -> Plan:
                 result.events.append(tool_result(call, NEVER_ANSWERED))
         elif call.decision == "deny":
             result.events.append(tool_result(call, denial(call)))
-        elif call.decision == "allow" and attempt == 1 and resumed:
+        elif call.decision == "allow" and attempt == 1 and resumed and not call.by_worker:
             result.run.append(call)
         else:
             result.events.append(tool_result(call, OUTCOME_UNKNOWN))
@@ -98,4 +98,7 @@ def outcome_result(call: Call, outcome: ToolOutcome) -> tuple[str, dict[str, Any
         "is_error": outcome.is_error,
         "metadata": metadata,
     }
+    if call.by_worker:
+        # What the worker would have written: by that alone workers know that nothing is left to do.
+        return "user.tool_result", fields
     return "agent.mcp_tool_result" if is_of_server else "agent.tool_result", fields

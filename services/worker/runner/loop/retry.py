@@ -67,6 +67,8 @@ def error_type(error: ModelError) -> str:
     return _ERROR_TYPES.get(error.kind, "model_request_failed_error")
 
 
+# What the same request may not meet again.
+RETRYABLE = frozenset({"work_queue_timeout"})
 # Failures that the same request would meet again. Of any other, nothing is known.
 NOT_RETRYABLE = frozenset(
     {
@@ -83,7 +85,8 @@ NOT_RETRYABLE = frozenset(
 
 def error_fields(kind: str, message: str, *, asks_again: bool = False) -> dict:
     """The fields of a session.error; `retry_status` follows from the type where the platform doesn't ask again."""
-    retry_status = "retryable" if asks_again else "not_retryable" if kind in NOT_RETRYABLE else "unknown"
+    again = asks_again or kind in RETRYABLE
+    retry_status = "retryable" if again else "not_retryable" if kind in NOT_RETRYABLE else "unknown"
     return {
         "error": {"type": kind, "message": message, "retry_status": retry_status},
         "content": [{"type": "text", "text": message}],

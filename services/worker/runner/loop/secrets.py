@@ -1,6 +1,6 @@
 """A session's secrets, as a turn uses them: results without them, and what the log is told when one was stopped."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from kit.failpoints import FailpointHit
@@ -54,6 +54,20 @@ class TurnSecrets:
         except SecretsUnavailable:
             return others
         return (*others, _NOTE.format(names=", ".join(names))) if names else others
+
+    async def open_for_header(self, host: str, port: int, names: Collection[str]) -> Mapping[str, str]:
+        """Values of these variables for a header of a request that the platform itself makes to this host.
+
+        Without those that the session's vaults do not hold, or not for this. Raises SecretsUnavailable.
+        """
+        if self._secrets is None:
+            return {}
+        fit = {each.name for each in await self._secrets.placeholders() if each.in_headers}
+        return await self._secrets.open(host, port, fit & set(names)) if fit & set(names) else {}
+
+    def scrub(self, value: Any) -> Any:
+        """A JSON value without the session's secrets."""
+        return value if self._secrets is None else self._secrets.scrubber.value(value)
 
     def over(self, place: Place) -> Place:
         """The same place, from which no secret comes back."""

@@ -3,10 +3,12 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+from kit.addresses import NO_PRIVATE_HOSTS, PrivateHosts
 from managed_agents.sessions.v1.events_pb2 import Event
 from managed_agents.sessions.v1.turns_pb2 import AppendTurnEventsRequest, AppendTurnEventsResponse, TurnGrant
 from services.worker.runner.loop import retry, threads
 from services.worker.runner.loop.context import Conversation
+from services.worker.runner.loop.guardrails import Callout
 from services.worker.runner.loop.leases import Lease
 from services.worker.runner.loop.previews import Publish
 from services.worker.runner.loop.rubrics import RubricReader
@@ -14,6 +16,7 @@ from services.worker.runner.loop.workspace import Workspaces
 from services.worker.runner.mcp.registry import McpServers
 from services.worker.runner.models.access import ModelAccessCache
 from services.worker.runner.models.base import ToolDefinition
+from services.worker.runner.outside import OutsideWork
 from services.worker.runner.secrets import SecretsRegistry
 from services.worker.runner.web import WebTools
 
@@ -36,9 +39,15 @@ class TurnServices:
     built_in: Mapping[str, ToolDefinition]
     web: WebTools | None = None
     retry_policy: retry.RetryPolicy = field(default_factory=retry.RetryPolicy)
+    # Asks the endpoints of guardrails.
+    callout: Callout | None = None
     # None where this runner has none, as in tests of other parts.
     servers: McpServers | None = None
     # The same.
     secrets: SecretsRegistry | None = None
+    # The same.
+    outside: OutsideWork | None = None
+    # Hosts at which the operator lets outside agents be, although their addresses are private.
+    private: PrivateHosts = NO_PRIVATE_HOSTS
     # What the models take, in tokens; 0 leaves it to the table of known models.
     window_tokens: int = 0

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from kit import failpoints
 from kit.ids import new_id
-from kit.telemetry import log
+from kit.telemetry import log, tracer
 from services.worker.runner.loop import recovery
 from services.worker.runner.loop.agent import AgentProfile
 from services.worker.runner.loop.context import Call
@@ -20,6 +20,7 @@ from services.worker.runner.loop.journal import Journal
 from services.worker.runner.loop.stopping import Stopped, StopSignal
 from services.worker.runner.mcp.turn import TurnServers
 from services.worker.runner.models.base import ToolCall, ToolDefinition
+from services.worker.runner.outside.sessions import WORKER
 from services.worker.tools import TOOL_SPECS, ToolOutcome
 
 
@@ -61,6 +62,7 @@ class Toolbox:
         self._fixed += profile.custom_tools.values()
         self._fixed += of_service
         self.uses_sandbox = any(name in TOOL_SPECS for name in self._usable)
+        self._by_worker = frozenset(name for name, tool in built_in.items() if tool.by_worker)
         self._usable |= dict.fromkeys((tool.name for tool in of_service), "always_allow")
 
     @property
@@ -91,6 +93,8 @@ class Toolbox:
                 gate = {"requires_confirmation": True, "confirmation_group_id": group_id}
                 fields |= gate
                 block |= gate
+            if policy and tool is None and call.name in self._by_worker:
+                fields["executor"] = WORKER
             fields["evaluated_permission"] = _PERMISSIONS.get(policy, "deny")
             if policy:
                 fields["evaluation"] = {"type": policy}
@@ -126,7 +130,7 @@ async def run_call(call: Call, place: Place, journal: Journal, stop: StopSignal,
     """Run one call and write its result. Stopped leaves it without one; whatever else goes wrong becomes the result."""
     watcher.begin_tool(call)
     try:
-        with stop.scope():
+        with stop.scope(), tracer().start_as_current_span("tool.run"):
             await failpoints.point("runner.tool.running")
             outcome = await place.run_tool(call.name, dict(call.input))
     except (Stopped, asyncio.CancelledError):

@@ -29,20 +29,21 @@ from managed_agents.sessions.v1.turns_pb2 import (
     TurnEndKind,
     TurnGrant,
 )
-from services.worker.runner.loop import recovery, retry, secrets, threads
-from services.worker.runner.loop.agent import parse_agent, system_prompt
+from services.worker.runner.loop import recovery, remote, retry, secrets, threads
+from services.worker.runner.loop.agent import parse_agent
 from services.worker.runner.loop.asking import Answer, Asker
 from services.worker.runner.loop.ceiling import Ceiling
 from services.worker.runner.loop.compaction import Compactor, NoSummary
 from services.worker.runner.loop.context import Call, Conversation
 from services.worker.runner.loop.journal import LINGER_SECONDS, Journal
 from services.worker.runner.loop.leases import Lease, LeaseLost
-from services.worker.runner.loop.outcomes import BudgetSpent, Evaluator
-from services.worker.runner.loop.previews import Previews
-from services.worker.runner.loop.servers import ServerPlace, servers_for, using
+from services.worker.runner.loop.outcomes import BudgetSpent, evaluator_of
+from services.worker.runner.loop.places import Places
+from services.worker.runner.loop.servers import servers_for, using
 from services.worker.runner.loop.services import TurnServices
+from services.worker.runner.loop.speech import Speech
 from services.worker.runner.loop.stopping import StopKind, Stopped, StopSignal
-from services.worker.runner.loop.tools import Sandbox, Toolbox, run_call
+from services.worker.runner.loop.tools import Toolbox, run_call
 from services.worker.runner.models.access import Model
 from services.worker.runner.models.base import ModelAccess, ModelError, ModelErrorKind, StopReason
 
@@ -68,16 +69,17 @@ class Turn:
         self._profile = parse_agent(agent.document_json, agent.model_json, agent.model_id)
         self._secrets = secrets.of_turn(services.secrets, grant, self._write)
         # These share what is known of the session's secrets.
-        self._servers = servers_for(services.servers, grant, self._profile, self._sandbox, self._write)
-        self._toolbox = Toolbox(self._profile, services.built_in, threads.tools_for(grant), self._servers)
+        self._places = Places(services, grant, self._profile, self._write, lambda: self._workspace.roots)
+        self._servers = servers_for(services.servers, grant, self._profile, self._places.sandbox, self._write)
+        self._toolbox = Toolbox(self._profile, self._places.built_in, threads.tools_for(grant), self._servers)
         self._ceiling = Ceiling(grant)
         self._thread = {"session_thread_id": grant.thread_id, "agent_name": self._profile.name}
-        self._previews = Previews(services.publish, grant.session.id)
+        self._speech = Speech(services.publish, grant, self._profile.guardrails, services.callout)
+        self._remote = remote.of_turn(grant, services.private, self._secrets, self._speech.guardrails)
         self._workspace = services.workspaces.of(grant, self._write, self.stop)
         self._interrupt_seq = self._obeyed_seq = 0
-        self._news = self._handing_over = self._over = False
+        self._news = self._handing_over = self._over = self._failed = False
         self._steps = self._model_failures = self._failures = 0
-        self._failed = False
         self._run: list[Call] = []
         self._park: list[Call] = []
         self._begun: Call | None = None
@@ -145,6 +147,7 @@ class Turn:
         await self._load(from_log=False)
         stop_reason = orjson.loads(self.grant.session.stop_reason_json or b"{}")
         resumed = stop_reason.get("type") == "requires_action"
+        self._places.give_up(self._loaded.open_calls())
         plan = recovery.plan(self._loaded, attempt=self.grant.attempt, resumed=resumed)
         self._run, self._park = plan.run, plan.park
         for event_type, fields in plan.events:
@@ -155,24 +158,12 @@ class Turn:
         self._journal = Journal(partial(self._services.append, self.lease), self.lease, conversation)
         self._journal.on_answer = self._read_answer
         self._journal.on_failure = self._read_failure
-        self._asker = Asker(self._journal, conversation, self._previews, self.stop, self._toolbox)
+        self._asker = Asker(self._journal, conversation, self._speech, self.stop, self._toolbox)
         self._compactor = Compactor(self._journal, conversation, self.stop, self._toolbox, self._services.window_tokens)
-        self._evaluator = Evaluator(
-            self.grant,
-            self._journal,
-            conversation,
-            self.stop,
-            self._ceiling,
-            self._services.access,
-            self._services.retry_policy,
-            self._profile.model_id,
-            partial(self._services.read_log, self.lease),
-            self._services.rubrics,
-        )
+        held = (self.grant, self.lease, self.stop, self._ceiling)
+        self._evaluator = evaluator_of(held, self._services, self._journal, conversation, self._profile.model_id)
+        conversation.by_steps = self._remote is not None
         self._conversation = conversation
-
-    def _sandbox(self) -> Sandbox:
-        return threads.sandbox_for(self._services.sandboxes, self.grant, self._workspace.roots)
 
     def _write(self, kind: str, fields: Mapping[str, Any]) -> str:
         return self._journal.add(kind, fields)
@@ -202,6 +193,8 @@ class Turn:
         elif self._loaded.needs_answer():
             if await self._ceiling.is_reached(self._journal):
                 await self._end(TURN_END_KIND_BUDGET_REACHED)
+            elif await self._speech.guardrails.blocks_input(self._loaded, self._journal, self.stop):
+                await self._end(TURN_END_KIND_FAILED)
             else:
                 await self._ask()
         elif self._loaded.goal is not None:
@@ -221,14 +214,12 @@ class Turn:
         # The calls are in the log before the first of them runs: whatever happens then, they are known.
         await self._journal.flush()
         await self._workspace.ready()
-        sandbox = self._sandbox()
-        if self._services.web is not None:
-            sandbox = self._services.web.over(sandbox, self._profile.configs)
+        sandbox = self._places.with_web()
         started = time.monotonic()
         while self._run:
             self.lease.check()
             self._begun = self._run[0]
-            place = ServerPlace(self._servers, self._begun) if self._begun.server_name else sandbox
+            place = self._places.of(self._begun, sandbox, self._servers)
             await run_call(self._begun, self._secrets.over(place), self._journal, self.stop, self._workspace)
             self._begun = None
             del self._run[0]
@@ -237,6 +228,9 @@ class Turn:
             await self._journal.flush()
 
     async def _ask(self) -> None:
+        if self._remote is not None:
+            answer = await self._remote.ask(self._journal, self._loaded, self.stop, self._toolbox, await self._prompt())
+            return await self._after_answer(answer)
         access: ModelAccess | None = None
         try:
             async with self._services.access.use(self.grant.workspace_id) as model:
@@ -254,16 +248,21 @@ class Turn:
             self._compactor.note_answer()
             await self._after_answer(answer)
 
-    async def _ask_model(self, model: Model) -> Answer | None:
-        """The model's answer; None where its context was compacted first, and the turn is to look again."""
+    async def _prompt(self) -> str:
+        """The system prompt, with all in place that the agent may use."""
         servers, uses_sandbox = self._servers, self._toolbox.uses_sandbox
         if uses_sandbox or (servers is not None and servers.needs_sandbox):
             await self._workspace.ready()
         if servers is not None:
             with self.stop.scope():
                 await servers.ready()
-        notes = await self._secrets.notes(self._workspace.prompt_notes, uses_sandbox=uses_sandbox)
-        system = system_prompt(self._profile.system, uses_sandbox=uses_sandbox, notes=notes)
+        has_shell = uses_sandbox and self._places.is_here
+        notes = await self._secrets.notes(self._workspace.prompt_notes, uses_sandbox=has_shell)
+        return self._places.prompt(notes, uses_sandbox=uses_sandbox)
+
+    async def _ask_model(self, model: Model) -> Answer | None:
+        """The model's answer; None where its context was compacted first, and the turn is to look again."""
+        system = await self._prompt()
         model_id = model.resolve(self._profile.model_id)
         self._journal.default_model = model.access.default_model
         options = {"speed": self._profile.speed, "cache_key": self.lease.session_id}
@@ -275,21 +274,23 @@ class Turn:
 
     async def _after_answer(self, answer: Answer) -> None:
         assert answer.stop is not None
+        if answer.objection is not None or answer.failed:
+            await self._end(TURN_END_KIND_FAILED)
+            return
         if answer.stop.reason is StopReason.REFUSAL:
-            told = answer.stop.details or {}
-            details = {"type": "refusal", "category": told.get("category"), "explanation": told.get("explanation")}
-            await self._end(TURN_END_KIND_REFUSAL, details=orjson.dumps(details))
+            await self._end(TURN_END_KIND_REFUSAL, details=answer.refusal())
             return
         calls = self._loaded.open_calls()
-        self._park = [call for call in calls if call.permission != "allow" or call.is_of_thread]
+        self._park = [call for call in calls if call.permission != "allow" or call.is_of_thread or call.by_worker]
         self._run = [call for call in calls if call not in self._park]
-        if not answer.calls and self._loaded.goal is None:
+        # An outside agent may have been sent less than the turn began with.
+        waits = self._remote is not None and self._loaded.has_unread_input()
+        if not answer.calls and self._loaded.goal is None and not waits:
             await self._end(TURN_END_KIND_END_TURN)
 
     async def _stop_at_limit(self) -> None:
         message = f"The turn was ended after {self._steps} model requests, the most that one turn may make."
-        fields = retry.error_fields("tool_use_limit_reached_error", message)
-        self._journal.add("session.error", fields)
+        self._journal.add("session.error", retry.error_fields("tool_use_limit_reached_error", message))
         await self._end(TURN_END_KIND_FAILED)
 
     async def _after_model_error(self, error: ModelError, access: ModelAccess | None) -> None:

@@ -17,10 +17,11 @@ import orjson
 
 from kit.errors import DomainError
 from kit.failpoints import FailpointHit
-from kit.telemetry import log
+from kit.telemetry import log, tracer
 from managed_agents.sessions.v1.turns_pb2 import TurnGrant
 from services.worker.runner.loop.context import Call
 from services.worker.runner.loop.stopping import Stopped, StopSignal
+from services.worker.runner.outside import is_self_hosted
 from services.worker.runner.workspace.ground import Ground
 from services.worker.runner.workspace.mount import Mount, MountFailed
 from services.worker.runner.workspace.placing import identity_of
@@ -100,7 +101,9 @@ class Workspace:
         self._choose()
 
     def _choose(self) -> None:
-        mounts = [mount for mount in self._shared.mounts if mount.applies(self._grant)]
+        # A worker's machine has what the worker puts there.
+        known = () if is_self_hosted(self._grant) else self._shared.mounts
+        mounts = [mount for mount in known if mount.applies(self._grant)]
         self._preparing = [mount for mount in mounts if type(mount).prepare is not Mount.prepare]
         self._following = [mount for mount in mounts if type(mount).follow is not Mount.follow]
         self._watching = [mount for mount in mounts if type(mount).after_tool is not Mount.after_tool]
@@ -124,7 +127,8 @@ class Workspace:
             await self._prepare()
         if self._following and (ground := self._ground(self._shared.known(self._session_id))) is not None:
             for mount in self._following:
-                await self._guarded(mount.name, partial(mount.follow, ground), ground)
+                with tracer().start_as_current_span(f"{mount.name}.follow"):
+                    await self._guarded(mount.name, partial(mount.follow, ground), ground)
 
     async def _prepare(self) -> None:
         self._tried_revision = self._revision
@@ -142,7 +146,8 @@ class Workspace:
             if known.revisions.get(turn_id) == self._revision:
                 return
             for mount in self._preparing:
-                await self._guarded(mount.name, partial(mount.prepare, ground), ground)
+                with tracer().start_as_current_span(f"{mount.name}.prepare"):
+                    await self._guarded(mount.name, partial(mount.prepare, ground), ground)
             known.revisions[turn_id] = -1 if ground.incomplete else self._revision
         finally:
             known.lock.release()
@@ -185,7 +190,8 @@ class Workspace:
         try:
             async with asyncio.timeout(seconds):
                 for mount in self._finishing:
-                    await self._guarded(mount.name, partial(mount.before_idle, ground), ground)
+                    with tracer().start_as_current_span(f"{mount.name}.finish"):
+                        await self._guarded(mount.name, partial(mount.before_idle, ground), ground)
         except TimeoutError:
             ground.tell("unknown_error", f"The session's files were not finished within {seconds:.0f} s.")
         self._touched = False

@@ -49,6 +49,8 @@ class ToolDefinition:
     name: str
     description: str
     input_schema: Mapping[str, Any]
+    # Whether a worker that serves the session runs it, see `outside/sessions.py`.
+    by_worker: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,10 @@ def next_reply(progress: Progress, tools: Sequence[ToolDefinition]) -> Reply:
     if progress.calls:
         return Reply(_tell_success(progress, steps))
     if not progress.text:
-        return Reply(f"{_NAME} I went on from a summary, which says that all that was begun has been done.")
+        return Reply(
+            f"{_NAME} There are no words for me to follow: pictures and documents I can't read, and a summary that I go"
+            " on from says that all that was begun has been done."
+        )
     return Reply(_plain_answer(progress.text, tools))
 
 

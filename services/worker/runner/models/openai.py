@@ -33,6 +33,7 @@ from services.worker.runner.models.base import (
     UsageReport,
 )
 from services.worker.runner.models.endpoint import CONNECT_SECONDS
+from services.worker.runner.models.text import plain_text
 from services.worker.runner.models.vendor import CLIENT_OPTIONS, VendorModel, broke_off, reported
 from services.worker.runner.models.wire import tool_call
 
@@ -120,7 +121,7 @@ def _rendered(message: Message) -> list[dict[str, Any]]:
 
 
 def _render_system(content: tuple[Block, ...]) -> list[dict[str, Any]]:
-    return [{"role": "system", "content": _text(content)}]
+    return [{"role": "system", "content": plain_text(content)}]
 
 
 def _render_assistant(content: tuple[Block, ...]) -> list[dict[str, Any]]:
@@ -133,7 +134,7 @@ def _render_assistant(content: tuple[Block, ...]) -> list[dict[str, Any]]:
         for block in content
         if block["type"] == "tool_use"
     ]
-    rendered: dict[str, Any] = {"role": "assistant", "content": _text(content) or None}
+    rendered: dict[str, Any] = {"role": "assistant", "content": plain_text(content) or None}
     return [rendered | {"tool_calls": calls} if calls else rendered]
 
 
@@ -141,7 +142,7 @@ def _render_user(content: tuple[Block, ...]) -> list[dict[str, Any]]:
     """Tool results become messages of their own, which this protocol wants first; pictures in them follow as input."""
     results = [block for block in content if block["type"] == "tool_result"]
     rendered: list[dict[str, Any]] = [
-        {"role": "tool", "tool_call_id": block["tool_use_id"], "content": _text(block.get("content") or ())}
+        {"role": "tool", "tool_call_id": block["tool_use_id"], "content": plain_text(block.get("content") or ())}
         for block in results
     ]
     pictures = [inner for block in results for inner in block.get("content") or () if inner["type"] == "image"]
@@ -162,23 +163,7 @@ def _part(block: Block) -> dict[str, Any]:
             return {"type": "image_url", "image_url": {"url": source["url"]}}
         if source.get("type") == "base64":
             return {"type": "image_url", "image_url": {"url": f"data:{source['media_type']};base64,{source['data']}"}}
-    return {"type": "text", "text": _text((block,))}
-
-
-def _text(content: tuple[Block, ...] | list[Block]) -> str:
-    """The text of blocks; what this protocol can't carry is named, so that the model knows that it is missing."""
-    pieces = []
-    for block in content:
-        source = block.get("source")
-        if block["type"] == "text":
-            pieces.append(block["text"])
-        elif block["type"] == "document" and isinstance(source, Mapping) and source.get("type") == "text":
-            pieces.append(source["data"])
-        elif block["type"] == "search_result":
-            pieces.append("\n".join([block.get("title", ""), *(item["text"] for item in block.get("content") or ())]))
-        elif block["type"] in ("image", "document"):
-            pieces.append(f"[{block['type']} that this model can't be shown]")
-    return "\n\n".join(pieces)
+    return {"type": "text", "text": plain_text((block,))}
 
 
 class _Answer:

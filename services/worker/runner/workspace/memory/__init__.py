@@ -6,8 +6,8 @@ What differs from that is what the agent did; it goes to the store as versions, 
 the digest that the folder knew as its precondition. So nobody's newer text is overwritten,
 and a runner that dies between a tool and the write-back leaves an edit that the next one finds.
 
-`tree` works on the folder without following a link, `difference` is pure, `keeper` makes folder
-and store agree, `mount` says when.
+How folder and store are made to agree is `services.worker.memory`; `mount` says when, `service`
+asks the store.
 """
 
 from services.worker.runner.workspace.memory.mount import MemoryMount

@@ -16,9 +16,9 @@ from nats.aio.msg import Msg
 from kit.errors import DomainError
 from kit.telemetry import log
 from managed_agents.sessions.v1.turns_pb2 import TurnGrant
+from services.worker.memory.keeper import Folder, Holder, Keeper
 from services.worker.runner.workspace.attachments import Attachment, attachments_of
 from services.worker.runner.workspace.ground import Ground
-from services.worker.runner.workspace.memory.keeper import Folder, Holder, Keeper
 from services.worker.runner.workspace.memory.service import MemoryClient
 from services.worker.runner.workspace.mount import Mount, ToolRun
 from services.worker.tools import ToolOutcome, VisibleRoot

@@ -1,0 +1,107 @@
+"""Puts items in, those that come together in one statement, each once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import replace
+
+import psycopg
+
+from kit.errors import Unavailable
+from kit.postgres import Database
+from services.worker.queue.domain.errors import MalformedItem
+from services.worker.queue.domain.item import Item
+from services.worker.queue.operations.asking import AskEnded
+from services.worker.queue.operations.desk import Desk, Settled
+from services.worker.queue.operations.moments import DatabaseClock
+from services.worker.queue.store.work_items import NewItem, WorkItemStore
+
+MAX_ITEMS = 64
+
+Waiting = tuple[NewItem, "asyncio.Future[tuple[Item, bytes | None]]"]
+
+
+class Intake:
+    """Gathers items and inserts them."""
+
+    def __init__(self, database: Database, clock: DatabaseClock, desk: Desk, ask_ended: AskEnded) -> None:
+        self._database = database
+        self._clock = clock
+        self._desk = desk
+        self._ask_ended = ask_ended
+        self._queue: list[Waiting] = []
+        self._worker: asyncio.Task[None] | None = None
+
+    async def put_in(self, new: NewItem) -> tuple[Item, bytes | None]:
+        """The item with its result if it has one: the new one, or what was put in under this id before."""
+        done: asyncio.Future[tuple[Item, bytes | None]] = asyncio.get_running_loop().create_future()
+        self._queue.append((new, done))
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work(), name="intake")
+        return await done
+
+    async def stop(self) -> None:
+        """Finishes what was handed in."""
+        while self._worker is not None:
+            await asyncio.wait({self._worker})
+
+    async def _work(self) -> None:
+        try:
+            while self._queue:
+                waiting, self._queue = self._queue[:MAX_ITEMS], self._queue[MAX_ITEMS:]
+                await self._insert(waiting)
+        finally:
+            self._worker = None
+
+    async def _insert(self, waiting: list[Waiting]) -> None:
+        try:
+            await self._together(waiting)
+        except psycopg.Error as error:
+            if len(waiting) == 1:
+                _answer(waiting[0], MalformedItem("payload_json is not JSON that can be kept.", field="payload_json"))
+                return
+            del error
+            for one in waiting:
+                await self._insert([one])
+        except Exception as error:
+            for one in waiting:
+                _answer(one, error)
+
+    async def _together(self, waiting: list[Waiting]) -> None:
+        ended = await self._ask_ended({new.session_id for new, _ in waiting})
+        by_id: dict[str, NewItem] = {}
+        for new, _ in waiting:
+            by_id.setdefault(new.id, replace(new, ended=new.session_id in ended))
+        async with self._database.platform_statements(within={new.workspace_id for new in by_id.values()}) as tx:
+            inserted = {item.id: item for item in await WorkItemStore(tx).put_in(list(by_id.values()))}
+        if inserted:
+            self._clock.tell(next(reversed(inserted.values())).created_at)
+        known = by_id.keys() - inserted.keys()
+        former = await self.read(known) if known else {}
+        self._desk.told(Settled(item, item) for item in inserted.values())
+        for one in waiting:
+            new = one[0]
+            item, result = (inserted[new.id], None) if new.id in inserted else former.get(new.id, (None, None))
+            if item is None:
+                # It was there and is not: its time was over in between.
+                _answer(one, Unavailable("The item was just removed. Try again."))
+            elif (item.workspace_id, item.session_id, item.kind) != (new.workspace_id, new.session_id, new.kind):
+                _answer(one, MalformedItem(f"{new.id} names another item.", field="item_id"))
+            else:
+                _answer(one, (item, result))
+
+    async def read(self, item_ids: Collection[str]) -> dict[str, tuple[Item, bytes | None]]:
+        """Items as they are, with their results."""
+        async with self._database.platform_read() as tx:
+            return await WorkItemStore(tx).outcomes(item_ids)
+
+
+def _answer(one: Waiting, answer: tuple[Item, bytes | None] | Exception) -> None:
+    done = one[1]
+    if done.done():
+        return
+    if isinstance(answer, Exception):
+        done.set_exception(answer)
+    else:
+        done.set_result(answer)
