@@ -150,7 +150,7 @@ class Queue:
     def __init__(self, dsn: str, nats_url: str, folder: Path, sessions: Sessions, sessions_address: str) -> None:
         self.dsn = dsn
         self.sessions = sessions
-        self._nats_url = nats_url
+        self.nats_url = nats_url
         self._folder = folder
         self._sessions_address = sessions_address
         self._replicas: list[Replica] = []
@@ -160,7 +160,7 @@ class Queue:
     ) -> Replica:
         """Starts one. To stop hearing of ended sessions takes two seconds, so it does only where that is tested."""
         listen = f"unix:{self._folder}/queue-{next(_numbers)}.sock"
-        database, nats = CountingDatabase(self.dsn, SCHEMA), await connect(self._nats_url, "queue")
+        database, nats = CountingDatabase(self.dsn, SCHEMA), await connect(self.nats_url, "queue")
         sessions = Channel(self._sessions_address, exchange=True)
         server = Server(listen, service="queue")
         tools = ToolProtocol(

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+import orjson
 import pytest
 
 from kit.clock import rfc3339
 from kit.errors import DomainError, InvalidArgument, PermissionDenied
+from kit.nats import connect
 from kit.rpc.context import CallContext
 from kit.testing import await_until
-from tests.integration.queue.harness import Queue, Replica, worker_context
+from services.worker.queue.domain.item import Item, Status
+from services.worker.queue.operations.hints import ENQUEUED, as_told
+from tests.integration.queue.harness import PLATFORM, Queue, Replica, worker_context
 
 
 async def in_queue(replica: Replica, *item_ids: str, environment_id: str = "env_1") -> None:
@@ -168,6 +172,29 @@ async def test_what_was_accepted_is_never_handed_out_again_and_its_late_result_c
     assert await replica.claim("w2", wait_seconds=2.5) is None
     await replica.complete("work_1", "paused", result="late")
     assert (await running).result_json == b'"late"'
+
+
+async def test_what_another_installation_tells_of_its_items_hands_out_nothing_of_ours(ground: Queue) -> None:
+    """Two may share a message bus, and their items' names; here even the revision is that of our row."""
+    replica = await ground.replica()
+    running = replica.run("work_1")
+    assert await replica.claim("w1", wait_seconds=10)
+    await replica.accept("work_1", "w1")
+    long_ago = datetime.now(UTC) - timedelta(minutes=1)
+    pending = Item(
+        "work_1", PLATFORM.workspace_id, "env_1", "sess_1", "exec", Status.PENDING, 2, 1, long_ago,
+        queue_until=long_ago + timedelta(hours=1), wait_until=long_ago + timedelta(hours=1),
+    )  # fmt: skip
+    claiming = asyncio.create_task(replica.claim("w2", wait_seconds=2))
+    bus = await connect(ground.nats_url, "elsewhere")
+    while not claiming.done():
+        await bus.publish(f"{ENQUEUED}.env_1", orjson.dumps({"replica": "elsewhere", "items": [as_told(pending)]}))
+        await asyncio.wait({claiming}, timeout=0.2)
+    await bus.close()
+
+    assert claiming.result() is None
+    await replica.complete("work_1", "w1", result="ours")
+    assert (await running).result_json == b'"ours"'
 
 
 @pytest.mark.parametrize("ask", [{}, {"environment_id": "env_1"}, {"session_id": "sess_1"}])

@@ -72,7 +72,7 @@ class Hints:
                 ended, self._ended = self._ended, []
                 for environment_id, items in pending.items():
                     for first in range(0, len(items), MOST_AT_ONCE):
-                        rows = [_row(item) for item in items[first : first + MOST_AT_ONCE]]
+                        rows = [as_told(item) for item in items[first : first + MOST_AT_ONCE]]
                         body = orjson.dumps({"replica": self._replica, "items": rows})
                         await self._nats.publish(f"{ENQUEUED}.{environment_id}", body)
                 for item in ended:
@@ -97,7 +97,8 @@ class Hints:
         await self._on_ended(message.data.decode("utf-8", "replace"))
 
 
-def _row(item: Item) -> list[Any]:
+def as_told(item: Item) -> list[Any]:
+    """What a hint says of an item."""
     return [
         item.id,
         item.workspace_id,

@@ -30,12 +30,15 @@ SET status = m.status, revision = m.revision, attempt = m.attempt, lease_holder 
     stopped_at = m.stopped_at, finished_at = m.ended_at, end_code = m.end_code,
     result = coalesce(m.result::json, w.result)
 FROM json_to_recordset(%(moves)s::json) AS m(
-    id text, workspace_id text, status text, revision bigint, attempt integer, holder text, claimed_at timestamptz,
+    id text, workspace_id text, created_at timestamptz,
+    status text, revision bigint, attempt integer, holder text, claimed_at timestamptz,
     lease_expires_at timestamptz, accepted_at timestamptz, stopped_at timestamptz, ended_at timestamptz, end_code text,
     result text, wants_payload boolean, must_be_live boolean)
 -- The ids once more by themselves: the planner can't know how few rows the JSON holds.
 WHERE w.id = ANY(%(ids)s) AND w.id = m.id AND w.workspace_id = m.workspace_id AND w.revision = m.revision - 1
-  AND w.kind <> 'session' AND (NOT m.must_be_live OR w.lease_expires_at > clock_timestamp())
+  -- A hint may tell of another installation's item of that name, where two share a message bus.
+  AND w.created_at = m.created_at AND w.kind <> 'session'
+  AND (NOT m.must_be_live OR w.lease_expires_at > clock_timestamp())
 RETURNING w.id, CASE WHEN m.wants_payload THEN w.payload::text END, clock_timestamp()
 """
 
@@ -200,6 +203,7 @@ def _saved(move: Move) -> dict[str, Any]:
     return {
         "id": item.id,
         "workspace_id": item.workspace_id,
+        "created_at": item.created_at,
         "status": item.status,
         "revision": item.revision,
         "attempt": item.attempt,
