@@ -22,7 +22,6 @@ class GatewaySessionRow:
     agent_id: str
     preview: bool
     owner: str
-    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class GatewayStore:
             },
         )
 
-    async def insert_session(self, session_id: str, row: GatewaySessionRow) -> None:
+    async def insert_session(self, session_id: str, row: GatewaySessionRow, now: datetime) -> None:
         """Says whose a new session is; what its model says goes into the log in parts from here on."""
         await self._tx.execute(
             """
@@ -87,7 +86,7 @@ class GatewayStore:
                 "agent_id": row.agent_id,
                 "preview": row.preview,
                 "owner": row.owner,
-                "created_at": row.created_at,
+                "created_at": now,
             },
         )
 
@@ -95,7 +94,7 @@ class GatewayStore:
         """Whose a session is; None where it was not begun here, or was deleted."""
         return await self._tx.maybe_one(
             """
-            SELECT g.agent_id, g.preview, g.owner, g.created_at
+            SELECT g.agent_id, g.preview, g.owner
             FROM gateway_sessions AS g
             JOIN sessions AS s ON s.workspace_id = g.workspace_id AND s.id = g.session_id
             WHERE g.workspace_id = %(workspace_id)s AND g.session_id = %(session_id)s AND s.deleted_at IS NULL

@@ -468,6 +468,8 @@ async def test_a_run_tells_the_engine_that_its_session_keeps(here: Gate) -> None
         assert frozen.get("loop_engine_options") == session.get("loop_engine_options")
         if told["sessionId"] == session_id:
             assert "loop_engine_options" not in frozen
+            (change,) = [each for each in await here.replica.log(session_id) if each["type"] == "session.updated"]
+            assert change["agent"]["loop_engine_options"]["headers"] == {"Authorization": "********", "X-Team": "a"}
         else:
             assert frozen["loop_engine_options"]["headers"] == {"Authorization": "********", "X-Team": "a"}
 
