@@ -248,10 +248,15 @@ def _bodies(ids: dict[str, str], ours: dict[str, str]) -> list[tuple[str, str, A
         ("POST", f"{session}/outcomes/evaluate", {"outcome_id": ids["outcome_id"]}),
         ("POST", "/v1/x/worker/claim", {"worker_id": "w", "environment_id": ids["environment_id"]}),
         ("GET", f"/v1/sessions?agent_id={ids['agent_id']}", None),
+        ("GET", f"/v1/sessions?memory_store_id={ids['memory_store_id']}", None),
         ("GET", f"/v1/files?scope_id={ids['session_id']}", None),
         ("GET", f"/v1/files?ids={file_id}", None),
-        ("GET", f"/v1/files?after_id={file_id}", None),
+        *(("GET", f"/v1/files?{side}_id={file_id}", None) for side in ("after", "before")),
         ("GET", f"/v1/memory_stores/{ours['memory_store_id']}/memory_versions?memory_id={ids['memory_id']}", None),
+        ("GET", f"/v1/memory_stores/{ours['memory_store_id']}/memory_versions?session_id={ids['session_id']}", None),
+        ("GET", f"/v1/memory_stores/{ours['memory_store_id']}/memory_versions?api_key_id={ids['key_id']}", None),
+        ("GET", f"/v1/x/mcp/status?session_id={ids['session_id']}", None),
+        ("POST", f"{session}/events", {"events": [{"type": "user.interrupt", "session_thread_id": ids["thread_id"]}]}),
     ]
 
 

@@ -216,6 +216,35 @@ async def test_long_output_is_spilled_and_can_be_read(session):
     assert other.overflow["original_chars"] == 60_000
 
 
+@pytest.mark.parametrize(
+    ("tool", "value"),
+    [
+        ("read", {"file_path": "long.txt"}),
+        ("grep", {"pattern": "word", "path": "long.txt"}),
+        ("glob", {"pattern": "deep/**/*"}),
+        ("bash", {"command": "cat long.txt"}),
+        ("bash", {"command": "cat long.txt; false"}),
+    ],
+)
+async def test_every_tool_overflows_by_one_contract(session, tool, value):
+    line = "word " * 300
+    folder = "/".join(["a" * 200] * 3)
+    await session.text(
+        f"for n in $(seq 100); do echo '{line}'; done > long.txt; mkdir -p deep/{folder}; touch deep/{folder}/{{1..150}}"
+    )
+    outcome = await session.tool(tool, **value)
+    told = re.fullmatch(
+        r"\[tool output overflow\]\noriginal_chars: (\d+)\npreview_chars: (\d+)\nfile: (\S+)\nfile_bytes: (\d+)\n"
+        r"The full output is available at the path above\.\n.*",
+        outcome.text,
+        re.DOTALL,
+    )
+    assert told and int(told[1]) > 50_000 and len(outcome.text) < 3_000
+    assert outcome.overflow["path"] == told[3] and outcome.overflow["original_chars"] == int(told[1])
+    first = await session.tool("read", file_path=told[3], limit=1)
+    assert not first.is_error and first.text.strip() in outcome.text
+
+
 async def test_a_flood_takes_no_memory_and_leaves_the_loop_free(session):
     await session.text("true")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
