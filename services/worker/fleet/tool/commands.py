@@ -274,6 +274,3 @@ def _limits(ground: Ground) -> list[str]:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
-
-
-__all__ = ["Command", "Commands", "ShellUnavailable", "valid_name"]
