@@ -24,7 +24,7 @@ from managed_agents.worker.v1.session_work_pb2_grpc import SessionWorkServiceStu
 from services.worker.queue.app import MIGRATIONS, SCHEMA
 from services.worker.queue.session_protocol import SessionProtocol
 
-WORKSPACE = "wrkspc_a"
+WORKSPACE = new_id("wrkspc")
 STREAM_SUBJECT = "sessions.work"
 
 

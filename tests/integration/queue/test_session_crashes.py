@@ -33,7 +33,7 @@ class Bare:
         async with ground.database.transaction(WORKSPACE) as tx:
             store = SessionItemStore(tx)
             await store.need("work_1", ground.environment_id, ground.name("1"))
-            item = await store.hand_out(ground.environment_id, "w1", b"token", 5.0)
+            item = await store.hand_out(ground.environment_id, b"token", 5.0)
             assert item is not None
             _, now = await store.lock(item.environment_id, item.id) or pytest.fail("it is there")
             item = session_item.acknowledge(item, Caller(b"token"), now, 60)

@@ -13,7 +13,7 @@ import pytest_asyncio
 from kit.errors import DomainError
 from kit.testing import await_until
 from managed_agents.worker.v1 import session_work_pb2 as pb
-from tests.integration.queue.session_ground import Ground, Replica, digest, session_ground
+from tests.integration.queue.session_ground import WORKSPACE, Ground, Replica, digest, session_ground
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -261,7 +261,7 @@ async def test_a_token_tells_what_it_was_made_for(ground: Ground, queue: Replica
     assert found is not None
     check = await queue.ask("CheckSessionsToken", pb.CheckSessionsTokenRequest(sha256=found[1]))
     assert (check.found, check.live, check.work_id, check.session_id) == (True, True, found[0].id, ground.name("1"))
-    assert (check.workspace_id, check.environment_id) == ("wrkspc_a", queue.environment_id)
+    assert (check.workspace_id, check.environment_id) == (WORKSPACE, queue.environment_id)
     unknown = await queue.ask("CheckSessionsToken", pb.CheckSessionsTokenRequest(sha256=digest("mast_other")))
     assert not unknown.found
     # Only its digest is kept.

@@ -267,6 +267,27 @@ async def test_items_whose_waiter_is_gone_end_and_are_forgotten_in_time(ground: 
     assert await rows(ground, "SELECT * FROM worker.ended_sessions") == []
 
 
+@pytest.mark.parametrize("is_accepted", [True, False])
+async def test_a_stopped_item_whose_waiter_and_holder_are_gone_ends_soon_after_the_lease(
+    ground: Queue, is_accepted: bool
+) -> None:
+    # Nobody here sweeps by itself, since nobody waits.
+    replica = await ground.replica(work_lease_seconds=1.0, work_silence_seconds=0.2)
+    run = replica.run("work_1", wait_seconds=3600)
+    assert await replica.claim("w1", wait_seconds=5)
+    if is_accepted:
+        await replica.accept("work_1")
+    run.cancel()
+    assert await replica.stop_session() == 1
+    assert await ended_as(replica, "work_1") == ("claimed", "")
+
+    async def is_over() -> bool:
+        await replica.sweeping.clean()
+        return await ended_as(replica, "work_1") == ("stopped", "work_lease_lost")
+
+    await await_until(is_over)
+
+
 async def test_an_item_that_slipped_in_beside_the_end_of_its_session_is_stopped(ground: Queue) -> None:
     replica = await ground.replica()
     running = replica.run("work_1")

@@ -25,7 +25,7 @@ Outcome = tuple[Item, bytes | None]
 class Waits:
     """Open calls by the item that they wait for."""
 
-    def __init__(self, intake: Intake, desk: Desk, clock: DatabaseClock, silence: timedelta = rules.SILENCE) -> None:
+    def __init__(self, intake: Intake, desk: Desk, clock: DatabaseClock, silence: timedelta) -> None:
         """`silence` is how long a holder may be silent beyond its lease."""
         self.silence = silence
         self._intake = intake
