@@ -13,7 +13,7 @@ import pytest
 from kit.rpc.context import CallContext
 from kit.testing import await_until
 from managed_agents.worker.v1 import queue_pb2 as pb
-from services.gateway.routes import session_work, worker
+from services.gateway.routes import worker_protocols
 from tests.integration.gateway.conftest import Gateway
 
 CLAIM, ACCEPT, HEARTBEAT, COMPLETE = (f"/v1/x/worker/{name}" for name in ("claim", "accept", "heartbeat", "complete"))
@@ -188,9 +188,8 @@ async def test_workers_hear_soon_that_their_environment_is_deleted(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]
 ) -> None:
     # More than a question of a worker, until then, is not worth it.
-    assert max(worker.KNOWN_SECONDS, session_work.KNOWN_SECONDS) <= 30
-    for module in (worker, session_work):
-        monkeypatch.setattr(module, "KNOWN_SECONDS", 0.0)
+    assert worker_protocols.KNOWN_SECONDS <= 30
+    monkeypatch.setattr(worker_protocols, "KNOWN_SECONDS", 0.0)
     environment_id = await ground.environment(name="short-lived", **config)
     key = await ground.worker_key(environment_id)
 
