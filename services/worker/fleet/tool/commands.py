@@ -103,7 +103,9 @@ class Commands:
                 # Whatever was wrong then may be right now, and is told if it isn't.
                 return await self._start()
             except asyncio.CancelledError:
-                spare.cancel()
+                # It may have come up at this very moment: then nobody else would end it.
+                if spare.done() and not spare.cancelled() and spare.exception() is None:
+                    await self._release(spare.result())
                 raise
             if not prepared.shell.ended:
                 return prepared
