@@ -229,9 +229,8 @@ async def test_long_output_is_spilled_and_can_be_read(session):
 async def test_every_tool_overflows_by_one_contract(session, tool, value):
     line = "word " * 300
     folder = "/".join(["a" * 200] * 3)
-    await session.text(
-        f"for n in $(seq 100); do echo '{line}'; done > long.txt; mkdir -p deep/{folder}; touch deep/{folder}/{{1..150}}"
-    )
+    await session.text(f"for n in $(seq 100); do echo '{line}'; done > long.txt")
+    await session.text(f"mkdir -p deep/{folder} && touch deep/{folder}/{{1..150}}")
     outcome = await session.tool(tool, **value)
     told = re.fullmatch(
         r"\[tool output overflow\]\noriginal_chars: (\d+)\npreview_chars: (\d+)\nfile: (\S+)\nfile_bytes: (\d+)\n"
