@@ -100,7 +100,7 @@ class Sweeping:
 
     async def hear_ended(self, item_id: str) -> None:
         """Another replica ended an item that may be waited for here."""
-        if self._waits.waited_for([item_id]):
+        if self._waits.is_waited_for(item_id):
             self._waits.tell(await self._intake.read([item_id]))
 
     async def clean(self) -> None:
