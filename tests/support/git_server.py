@@ -68,6 +68,8 @@ class GitServer:
         # Answered in place of everything while it is set, and how many times at most.
         self.status = 0
         self.status_times = 10**9
+        # Packs wait for it while it is there.
+        self.hold: asyncio.Event | None = None
         # How many packs more are cut off in their middle.
         self.cuts = 0
         self.requests: list[str] = []
@@ -91,6 +93,8 @@ class GitServer:
             if self.authorizations[-1] != f"Basic {expected}":
                 return web.Response(status=401, headers={"www-authenticate": "Basic"})
         answer = await self._backend(request)
+        if self.hold is not None and request.method == "POST":
+            await self.hold.wait()
         if self.cuts and request.method == "POST" and len(answer.body) > 100_000:
             self.cuts -= 1
             return await self._half(request, answer)

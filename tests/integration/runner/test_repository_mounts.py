@@ -1,5 +1,6 @@
 """Repositories of a session: cloned below /workspace with a token that vault keeps, told by the published errors."""
 
+import asyncio
 import re
 import tempfile
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ import pytest
 
 from kit.postgres import Database
 from kit.rpc.client import channel
+from kit.testing import await_until
 from managed_agents.sessions.v1 import environments_pb2, sessions_pb2
 from services.sessions.app import MIGRATIONS
 from services.sessions.operations.repository_tokens import RepositoryTokens
@@ -105,6 +107,24 @@ async def test_a_clone_is_made_once_and_is_the_agents(platform: World, mounting:
         log = await mounting.bash(session, "ls project")
     assert [text_of(event).split()[0] for event in of(log, "agent.tool_result")[1:]] == ["mine.txt", "mine.txt"]
     assert len(server.requests) == asked
+
+
+async def test_a_runner_killed_in_a_clone_leaves_it_to_the_next(
+    platform: World, mounting: Mounting, server: GitServer
+) -> None:
+    session = await mounting.session(_resource(server))
+    environment = {"SANDBOX_KIND": "auto", "LEASE_SECONDS": "1", "ALLOWED_PRIVATE_HOSTS": "127.0.0.1"}
+    server.hold = asyncio.Event()
+    async with platform.runner_process(**environment) as process:
+        await platform.say(session, 'TOOL:bash:{"command": "cat project/README.md; ls -A"}')
+        await await_until(lambda: any(request.startswith("POST") for request in server.requests), timeout=30)
+        process.kill()
+        await process.wait()
+    server.hold.set()
+    async with platform.runner_process(**environment):
+        log = await platform.until(session, seconds=40)
+    (result,) = of(log, "agent.tool_result")
+    assert text_of(result).split()[:2] == ["hello", "project"] and not of(log, "session.error")
 
 
 async def test_a_wrong_token_is_told_and_a_rotated_one_is_used_by_the_next_turn(
