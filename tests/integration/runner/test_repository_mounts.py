@@ -35,8 +35,8 @@ async def vault_dsn(make_database) -> str:
 
 
 @pytest.fixture
-async def platform(make_database, vault_dsn, nats_url) -> AsyncIterator[World]:
-    """Sessions and a real vault."""
+async def platform(make_database, vault_dsn, nats_url, request) -> AsyncIterator[World]:
+    """Sessions and a real vault; a parameter is for how long turns are leased."""
     with tempfile.TemporaryDirectory(prefix="mv-") as name:
         listen = f"unix:{name}/vault.sock"
         vault = compose(
@@ -46,7 +46,9 @@ async def platform(make_database, vault_dsn, nats_url) -> AsyncIterator[World]:
         await vault.start()
         dsn = await make_database("sessions", MIGRATIONS)
         try:
-            async with world(dsn, nats_url, vault_address=listen) as made:
+            async with world(
+                dsn, nats_url, vault_address=listen, lease_seconds=getattr(request, "param", 10.0)
+            ) as made:
                 made.vault_address = listen
                 yield made
         finally:
@@ -109,11 +111,12 @@ async def test_a_clone_is_made_once_and_is_the_agents(platform: World, mounting:
     assert len(server.requests) == asked
 
 
+@pytest.mark.parametrize("platform", [2.0], indirect=True)
 async def test_a_runner_killed_in_a_clone_leaves_it_to_the_next(
     platform: World, mounting: Mounting, server: GitServer
 ) -> None:
     session = await mounting.session(_resource(server))
-    environment = {"SANDBOX_KIND": "auto", "LEASE_SECONDS": "1", "ALLOWED_PRIVATE_HOSTS": "127.0.0.1"}
+    environment = {"SANDBOX_KIND": "auto", "LEASE_SECONDS": "2", "ALLOWED_PRIVATE_HOSTS": "127.0.0.1"}
     server.hold = asyncio.Event()
     async with platform.runner_process(**environment) as process:
         await platform.say(session, 'TOOL:bash:{"command": "cat project/README.md; ls -A"}')
