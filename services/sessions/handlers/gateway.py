@@ -120,8 +120,8 @@ class GatewayHandlers(Publications, SessionGatewayServiceServicer):
     async def OpenSession(self, request: pb.OpenSessionRequest, context: Any) -> pb.OpenSessionResponse:
         """Whether the caller may read the session."""
         async with self._database.read(current_context().workspace_id) as tx:
-            await _own(tx, request.caller, request.session_id)
-        return pb.OpenSessionResponse()
+            row = await _own(tx, request.caller, request.session_id)
+        return pb.OpenSessionResponse(created_at=rfc3339(row.created_at))
 
     async def GetRun(self, request: pb.GetRunRequest, context: Any) -> pb.GetRunResponse:
         """One run with what was frozen onto it."""
@@ -164,8 +164,8 @@ class GatewayHandlers(Publications, SessionGatewayServiceServicer):
             raise refusal
         admitted, state = await self._sessions.insert(unit.tx, new, unit.now)
         caller = request.caller
-        row = GatewaySessionRow(caller.agent_id, caller.preview, caller.owner)
-        await GatewayStore(unit.tx).insert_session(state.id, row, unit.now)
+        row = GatewaySessionRow(caller.agent_id, caller.preview, caller.owner, unit.now)
+        await GatewayStore(unit.tx).insert_session(state.id, row)
         moved = await self._events.append_in(unit, state, events)
         return await _started(unit, caller, moved, admitted.record(moved.state))
 

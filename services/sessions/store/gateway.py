@@ -22,6 +22,7 @@ class GatewaySessionRow:
     agent_id: str
     preview: bool
     owner: str
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class GatewayStore:
             },
         )
 
-    async def insert_session(self, session_id: str, row: GatewaySessionRow, now: datetime) -> None:
+    async def insert_session(self, session_id: str, row: GatewaySessionRow) -> None:
         """Says whose a new session is; what its model says goes into the log in parts from here on."""
         await self._tx.execute(
             """
@@ -86,7 +87,7 @@ class GatewayStore:
                 "agent_id": row.agent_id,
                 "preview": row.preview,
                 "owner": row.owner,
-                "created_at": now,
+                "created_at": row.created_at,
             },
         )
 
@@ -94,7 +95,7 @@ class GatewayStore:
         """Whose a session is; None where it was not begun here, or was deleted."""
         return await self._tx.maybe_one(
             """
-            SELECT g.agent_id, g.preview, g.owner
+            SELECT g.agent_id, g.preview, g.owner, g.created_at
             FROM gateway_sessions AS g
             JOIN sessions AS s ON s.workspace_id = g.workspace_id AND s.id = g.session_id
             WHERE g.workspace_id = %(workspace_id)s AND g.session_id = %(session_id)s AND s.deleted_at IS NULL

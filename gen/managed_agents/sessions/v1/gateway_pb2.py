@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from managed_agents.sessions.v1 import common_pb2 as managed__agents_dot_sessions_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(managed_agents/sessions/v1/gateway.proto\x12\x1amanaged_agents.sessions.v1\x1a\'managed_agents/sessions/v1/common.proto\"A\n\rGatewayCaller\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0f\n\x07preview\x18\x02 \x01(\x08\x12\r\n\x05owner\x18\x03 \x01(\t\"\xb4\x01\n\x0fStartRunRequest\x12\x39\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32).managed_agents.sessions.v1.GatewayCaller\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x14\n\x0cmessage_json\x18\x03 \x01(\x0c\x12<\n\x0bidempotency\x18\x04 \x01(\x0b\x32\'.managed_agents.sessions.v1.Idempotency\"I\n\x10StartRunResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x11\n\tfirst_seq\x18\x03 \x01(\x03\"\xdb\x01\n\x12\x41nswerInputRequest\x12\x39\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32).managed_agents.sessions.v1.GatewayCaller\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x38\n\x07\x61nswers\x18\x03 \x03(\x0b\x32\'.managed_agents.sessions.v1.InputAnswer\x12<\n\x0bidempotency\x18\x04 \x01(\x0b\x32\'.managed_agents.sessions.v1.Idempotency\"P\n\x0bInputAnswer\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\toption_id\x18\x02 \x01(\t\x12\x11\n\x04text\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_text\"(\n\x13\x41nswerInputResponse\x12\x11\n\tfirst_seq\x18\x01 \x01(\x03\"q\n\x10\x43\x61ncelRunRequest\x12\x39\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32).managed_agents.sessions.v1.GatewayCaller\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\";\n\x11\x43\x61ncelRunResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x12\n\nwas_active\x18\x02 \x01(\x08\"c\n\x12OpenSessionRequest\x12\x39\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32).managed_agents.sessions.v1.GatewayCaller\x12\x12\n\nsession_id\x18\x02 \x01(\t\"\x15\n\x13OpenSessionResponse\"n\n\rGetRunRequest\x12\x39\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32).managed_agents.sessions.v1.GatewayCaller\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\"E\n\x0eGetRunResponse\x12\x33\n\x03run\x18\x01 \x01(\x0b\x32&.managed_agents.sessions.v1.GatewayRun\"\x98\x01\n\nGatewayRun\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x11\n\tfirst_seq\x18\x03 \x01(\x03\x12\x15\n\ragent_version\x18\x04 \x01(\x05\x12\x1a\n\x12\x63onfiguration_json\x18\x05 \x01(\x0c\x12\x12\n\ncreated_at\x18\x06 \x01(\t\x12\x10\n\x08trace_id\x18\x07 \x01(\t\"8\n\x13PublishAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x05\"T\n\x14PublishAgentResponse\x12<\n\x0bpublication\x18\x01 \x01(\x0b\x32\'.managed_agents.sessions.v1.Publication\")\n\x15GetPublicationRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"V\n\x16GetPublicationResponse\x12<\n\x0bpublication\x18\x01 \x01(\x0b\x32\'.managed_agents.sessions.v1.Publication\"\\\n\x0bPublication\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x05\x12\x14\n\x0cpublished_at\x18\x03 \x01(\t\x12\x14\n\x0cpublished_by\x18\x04 \x01(\t\">\n\x13RedeemTicketRequest\x12\x11\n\tticket_id\x18\x01 \x01(\t\x12\x14\n\x0ckeep_seconds\x18\x02 \x01(\x05\"\x16\n\x14RedeemTicketResponse2\x88\x07\n\x15SessionGatewayService\x12\x65\n\x08StartRun\x12+.managed_agents.sessions.v1.StartRunRequest\x1a,.managed_agents.sessions.v1.StartRunResponse\x12n\n\x0b\x41nswerInput\x12..managed_agents.sessions.v1.AnswerInputRequest\x1a/.managed_agents.sessions.v1.AnswerInputResponse\x12h\n\tCancelRun\x12,.managed_agents.sessions.v1.CancelRunRequest\x1a-.managed_agents.sessions.v1.CancelRunResponse\x12n\n\x0bOpenSession\x12..managed_agents.sessions.v1.OpenSessionRequest\x1a/.managed_agents.sessions.v1.OpenSessionResponse\x12_\n\x06GetRun\x12).managed_agents.sessions.v1.GetRunRequest\x1a*.managed_agents.sessions.v1.GetRunResponse\x12q\n\x0cPublishAgent\x12/.managed_agents.sessions.v1.PublishAgentRequest\x1a\x30.managed_agents.sessions.v1.PublishAgentResponse\x12w\n\x0eGetPublication\x12\x31.managed_agents.sessions.v1.GetPublicationRequest\x1a\x32.managed_agents.sessions.v1.GetPublicationResponse\x12q\n\x0cRedeemTicket\x12/.managed_agents.sessions.v1.RedeemTicketRequest\x1a\x30.managed_agents.sessions.v1.RedeemTicketResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(managed_agents/sessions/v1/gateway.proto\x12\x1amanaged_agents.sessions.v1\x1a\'managed_agents/sessions/v1/common.proto\"A\n\rGatewayCaller\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0f\n\x07preview\x18\x02 \x01(\x08\x12\r\n\x05owner\x18\x03 \x01(\t\"\xb4\x01\n\x0fStartRunRequest\x12\x39\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32).managed_agents.sessions.v1.GatewayCaller\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x14\n\x0cmessage_json\x18\x03 \x01(\x0c\x12<\n\x0bidempotency\x18\x04 \x01(\x0b\x32\'.managed_agents.sessions.v1.Idempotency\"I\n\x10StartRunResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x11\n\tfirst_seq\x18\x03 \x01(\x03\"\xdb\x01\n\x12\x41nswerInputRequest\x12\x39\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32).managed_agents.sessions.v1.GatewayCaller\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x38\n\x07\x61nswers\x18\x03 \x03(\x0b\x32\'.managed_agents.sessions.v1.InputAnswer\x12<\n\x0bidempotency\x18\x04 \x01(\x0b\x32\'.managed_agents.sessions.v1.Idempotency\"P\n\x0bInputAnswer\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\toption_id\x18\x02 \x01(\t\x12\x11\n\x04text\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_text\"(\n\x13\x41nswerInputResponse\x12\x11\n\tfirst_seq\x18\x01 \x01(\x03\"q\n\x10\x43\x61ncelRunRequest\x12\x39\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32).managed_agents.sessions.v1.GatewayCaller\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\";\n\x11\x43\x61ncelRunResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x12\n\nwas_active\x18\x02 \x01(\x08\"c\n\x12OpenSessionRequest\x12\x39\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32).managed_agents.sessions.v1.GatewayCaller\x12\x12\n\nsession_id\x18\x02 \x01(\t\")\n\x13OpenSessionResponse\x12\x12\n\ncreated_at\x18\x01 \x01(\t\"n\n\rGetRunRequest\x12\x39\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32).managed_agents.sessions.v1.GatewayCaller\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\"E\n\x0eGetRunResponse\x12\x33\n\x03run\x18\x01 \x01(\x0b\x32&.managed_agents.sessions.v1.GatewayRun\"\x98\x01\n\nGatewayRun\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x11\n\tfirst_seq\x18\x03 \x01(\x03\x12\x15\n\ragent_version\x18\x04 \x01(\x05\x12\x1a\n\x12\x63onfiguration_json\x18\x05 \x01(\x0c\x12\x12\n\ncreated_at\x18\x06 \x01(\t\x12\x10\n\x08trace_id\x18\x07 \x01(\t\"8\n\x13PublishAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x05\"T\n\x14PublishAgentResponse\x12<\n\x0bpublication\x18\x01 \x01(\x0b\x32\'.managed_agents.sessions.v1.Publication\")\n\x15GetPublicationRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"V\n\x16GetPublicationResponse\x12<\n\x0bpublication\x18\x01 \x01(\x0b\x32\'.managed_agents.sessions.v1.Publication\"\\\n\x0bPublication\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x05\x12\x14\n\x0cpublished_at\x18\x03 \x01(\t\x12\x14\n\x0cpublished_by\x18\x04 \x01(\t\">\n\x13RedeemTicketRequest\x12\x11\n\tticket_id\x18\x01 \x01(\t\x12\x14\n\x0ckeep_seconds\x18\x02 \x01(\x05\"\x16\n\x14RedeemTicketResponse2\x88\x07\n\x15SessionGatewayService\x12\x65\n\x08StartRun\x12+.managed_agents.sessions.v1.StartRunRequest\x1a,.managed_agents.sessions.v1.StartRunResponse\x12n\n\x0b\x41nswerInput\x12..managed_agents.sessions.v1.AnswerInputRequest\x1a/.managed_agents.sessions.v1.AnswerInputResponse\x12h\n\tCancelRun\x12,.managed_agents.sessions.v1.CancelRunRequest\x1a-.managed_agents.sessions.v1.CancelRunResponse\x12n\n\x0bOpenSession\x12..managed_agents.sessions.v1.OpenSessionRequest\x1a/.managed_agents.sessions.v1.OpenSessionResponse\x12_\n\x06GetRun\x12).managed_agents.sessions.v1.GetRunRequest\x1a*.managed_agents.sessions.v1.GetRunResponse\x12q\n\x0cPublishAgent\x12/.managed_agents.sessions.v1.PublishAgentRequest\x1a\x30.managed_agents.sessions.v1.PublishAgentResponse\x12w\n\x0eGetPublication\x12\x31.managed_agents.sessions.v1.GetPublicationRequest\x1a\x32.managed_agents.sessions.v1.GetPublicationResponse\x12q\n\x0cRedeemTicket\x12/.managed_agents.sessions.v1.RedeemTicketRequest\x1a\x30.managed_agents.sessions.v1.RedeemTicketResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -51,27 +51,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPENSESSIONREQUEST']._serialized_start=960
   _globals['_OPENSESSIONREQUEST']._serialized_end=1059
   _globals['_OPENSESSIONRESPONSE']._serialized_start=1061
-  _globals['_OPENSESSIONRESPONSE']._serialized_end=1082
-  _globals['_GETRUNREQUEST']._serialized_start=1084
-  _globals['_GETRUNREQUEST']._serialized_end=1194
-  _globals['_GETRUNRESPONSE']._serialized_start=1196
-  _globals['_GETRUNRESPONSE']._serialized_end=1265
-  _globals['_GATEWAYRUN']._serialized_start=1268
-  _globals['_GATEWAYRUN']._serialized_end=1420
-  _globals['_PUBLISHAGENTREQUEST']._serialized_start=1422
-  _globals['_PUBLISHAGENTREQUEST']._serialized_end=1478
-  _globals['_PUBLISHAGENTRESPONSE']._serialized_start=1480
-  _globals['_PUBLISHAGENTRESPONSE']._serialized_end=1564
-  _globals['_GETPUBLICATIONREQUEST']._serialized_start=1566
-  _globals['_GETPUBLICATIONREQUEST']._serialized_end=1607
-  _globals['_GETPUBLICATIONRESPONSE']._serialized_start=1609
-  _globals['_GETPUBLICATIONRESPONSE']._serialized_end=1695
-  _globals['_PUBLICATION']._serialized_start=1697
-  _globals['_PUBLICATION']._serialized_end=1789
-  _globals['_REDEEMTICKETREQUEST']._serialized_start=1791
-  _globals['_REDEEMTICKETREQUEST']._serialized_end=1853
-  _globals['_REDEEMTICKETRESPONSE']._serialized_start=1855
-  _globals['_REDEEMTICKETRESPONSE']._serialized_end=1877
-  _globals['_SESSIONGATEWAYSERVICE']._serialized_start=1880
-  _globals['_SESSIONGATEWAYSERVICE']._serialized_end=2784
+  _globals['_OPENSESSIONRESPONSE']._serialized_end=1102
+  _globals['_GETRUNREQUEST']._serialized_start=1104
+  _globals['_GETRUNREQUEST']._serialized_end=1214
+  _globals['_GETRUNRESPONSE']._serialized_start=1216
+  _globals['_GETRUNRESPONSE']._serialized_end=1285
+  _globals['_GATEWAYRUN']._serialized_start=1288
+  _globals['_GATEWAYRUN']._serialized_end=1440
+  _globals['_PUBLISHAGENTREQUEST']._serialized_start=1442
+  _globals['_PUBLISHAGENTREQUEST']._serialized_end=1498
+  _globals['_PUBLISHAGENTRESPONSE']._serialized_start=1500
+  _globals['_PUBLISHAGENTRESPONSE']._serialized_end=1584
+  _globals['_GETPUBLICATIONREQUEST']._serialized_start=1586
+  _globals['_GETPUBLICATIONREQUEST']._serialized_end=1627
+  _globals['_GETPUBLICATIONRESPONSE']._serialized_start=1629
+  _globals['_GETPUBLICATIONRESPONSE']._serialized_end=1715
+  _globals['_PUBLICATION']._serialized_start=1717
+  _globals['_PUBLICATION']._serialized_end=1809
+  _globals['_REDEEMTICKETREQUEST']._serialized_start=1811
+  _globals['_REDEEMTICKETREQUEST']._serialized_end=1873
+  _globals['_REDEEMTICKETRESPONSE']._serialized_start=1875
+  _globals['_REDEEMTICKETRESPONSE']._serialized_end=1897
+  _globals['_SESSIONGATEWAYSERVICE']._serialized_start=1900
+  _globals['_SESSIONGATEWAYSERVICE']._serialized_end=2804
 # @@protoc_insertion_point(module_scope)

@@ -303,12 +303,17 @@ class OpenSessionResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    created_at: _builtins.str
+    """RFC 3339 in UTC."""
     def __init__(
         self,
+        *,
+        created_at: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
