@@ -228,11 +228,12 @@ def _definition(version: AgentVersion, *, is_new: bool) -> dict[str, Any]:
     return {"agent": {"type": "agent", "id": version.id, "version": version.version}} | begun_with
 
 
-async def _own(tx: Tx, caller: pb.GatewayCaller, session_id: str) -> None:
-    """Refuses a session that is not the caller's, of this agent and on this route."""
+async def _own(tx: Tx, caller: pb.GatewayCaller, session_id: str) -> GatewaySessionRow:
+    """Whose the session is, if it is the caller's, of this agent and on this route."""
     row = await GatewayStore(tx).session(session_id) if can_be_session(session_id) else None
     if row is None or (row.agent_id, row.preview, row.owner) != (caller.agent_id, caller.preview, caller.owner):
         raise not_found(session_id)
+    return row
 
 
 def _is_active(state: SessionState) -> bool:
