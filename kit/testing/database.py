@@ -26,7 +26,8 @@ async def database(server_dsn: str, schema: str, folder: Path | None = None) -> 
     template = await _template(server_dsn, schema, folder)
     name = f"t_{secrets.token_hex(6)}"
     async with await psycopg.AsyncConnection.connect(server_dsn, autocommit=True) as admin:
-        create = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+        # Copied as files: five times as quick as through the log, on a server that syncs nothing.
+        create = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy")
         await admin.execute(create.format(sql.Identifier(name), sql.Identifier(template)))
         try:
             # A test that looks into the tables by itself sees the rows of all workspaces.

@@ -302,10 +302,15 @@ async def test_an_item_that_slipped_in_beside_the_end_of_its_session_is_stopped(
 async def test_nobody_asks_the_database_while_workers_wait_in_vain(ground: Queue) -> None:
     replica = await ground.replica(work_sweep_seconds=60.0)
     first = [asyncio.create_task(replica.claim(f"w{n}", environment_id="env_1", wait_seconds=30)) for n in range(50)]
-    assert await replica.claim("w", environment_id="env_1") is None
+
+    async def wait_in_vain() -> None:
+        waits = (replica.claim(f"v{n}", environment_id="env_1", wait_seconds=0.2) for n in range(50))
+        assert await asyncio.gather(*waits) == [None] * 50
+
+    # Calls are heard in their order: after these the first ones wait as well.
+    await wait_in_vain()
     asked = replica.database.asked
-    second = [asyncio.create_task(replica.claim(f"v{n}", environment_id="env_1", wait_seconds=0.2)) for n in range(50)]
-    assert await asyncio.gather(*second) == [None] * 50
+    await wait_in_vain()
     assert replica.database.asked == asked
     for claim in first:
         claim.cancel()
