@@ -13,6 +13,7 @@ from kit.embedded.postgres import EmbeddedPostgres
 from kit.nats import Nats, connect
 from kit.testing.clock import FixedClock
 from kit.testing.database import database
+from kit.testing.swept import SweptDatabases
 
 MakeDatabase = Callable[..., Awaitable[str]]
 
@@ -67,6 +68,16 @@ async def make_database(postgres: str) -> AsyncIterator[MakeDatabase]:
             return await stack.enter_async_context(database(postgres, schema, folder))
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def swept_databases(postgres: str) -> Iterator[SweptDatabases]:
+    """Databases that the tests of this process have one after the other."""
+    databases = SweptDatabases(postgres)
+    try:
+        yield databases
+    finally:
+        databases.close()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from kit.errors import DomainError, Unavailable
 from kit.nats import Nats
@@ -32,10 +33,12 @@ from tests.integration.sessions.file_driver import (
 )
 from tests.integration.sessions.turn_driver import replica
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 SIZES = [0, 1, CHUNK_BYTES + 1, PART_BYTES - 1, 2 * PART_BYTES + 3]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def bucket(folder: Path) -> AsyncIterator[Bucket]:
     server = Bucket(folder / "storage")
     server.start()

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from kit.testing import await_until
 from managed_agents.sessions.v1 import sessions_pb2, turns_pb2
 from tests.integration.sessions.turn_driver import MIGRATIONS, Replica, call, end, event, replica, user
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
-@pytest.fixture
+
+@pytest_asyncio.fixture(loop_scope="package")
 async def short(make_database: Any, nats_url: str) -> AsyncIterator[Replica]:
     """A replica whose leases are short."""
     dsn = await make_database("sessions", MIGRATIONS)

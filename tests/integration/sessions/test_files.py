@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from kit.clock import SystemClock
 from kit.errors import DomainError, Unavailable
@@ -36,10 +37,12 @@ from tests.integration.sessions.file_driver import (
 )
 from tests.integration.sessions.turn_driver import Replica, replica
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 OUTPUT = {"purpose": pb.FILE_PURPOSE_OUTPUT}
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def here(dsn: str, nats_url: str, folder: Path) -> AsyncIterator[tuple[Replica, Files, Files]]:
     """A replica, its files, and the files of a workspace beside."""
     async with replica(dsn, nats_url, folder, data_dir=folder / "data") as clients:
@@ -48,12 +51,12 @@ async def here(dsn: str, nats_url: str, folder: Path) -> AsyncIterator[tuple[Rep
             yield clients, ours, others
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def files(here: tuple[Replica, Files, Files]) -> Files:
     return here[1]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def database(dsn: str) -> AsyncIterator[Database]:
     opened = Database(dsn, "sessions")
     await opened.open()

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from kit.testing import await_until
 from tests.integration.sessions.turn_driver import MIGRATIONS, Replica, call, event, replica, user
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
-@pytest.fixture
+
+@pytest_asyncio.fixture(loop_scope="package")
 async def short(make_database: Any, nats_url: str) -> AsyncIterator[Replica]:
     """A replica whose leases are short."""
     dsn = await make_database("sessions", MIGRATIONS)

@@ -22,6 +22,8 @@ from managed_agents.sessions.v1.resources_pb2_grpc import ResourcesServiceStub
 from managed_agents.sessions.v1.sessions_pb2_grpc import SessionsServiceStub
 from tests.integration.sessions.file_driver import WORKSPACE, files_of, rows, sessions_process
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 CONTEXT = CallContext(workspace_id=WORKSPACE, principal_id="test")
 TABLES = (
     "TABLE memory_stores",

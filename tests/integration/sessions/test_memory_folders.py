@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from kit.nats import Nats
 from kit.testing import await_until
@@ -12,6 +13,8 @@ from services.sessions.domain.memory import MAX_MEMORIES
 from tests.integration.sessions.harness import Harness, refusal
 from tests.integration.sessions.memory_driver import Memories, changed, sha
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 WRITTEN, CONFLICT, REFUSED = (
     pb.MEMORY_CHANGE_OUTCOME_WRITTEN,
     pb.MEMORY_CHANGE_OUTCOME_CONFLICT,
@@ -19,7 +22,7 @@ WRITTEN, CONFLICT, REFUSED = (
 )
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def m(h: Harness, nats: Nats) -> AsyncIterator[Memories]:
     memories = Memories(h, nats)
     await memories.make()

@@ -5,14 +5,17 @@ from typing import Any
 
 import orjson
 import pytest
+import pytest_asyncio
 
 from kit.nats import Nats
 from managed_agents.sessions.v1 import memory_pb2 as pb
 from tests.integration.sessions.harness import Harness, refusal
 from tests.integration.sessions.memory_driver import Memories
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
-@pytest.fixture
+
+@pytest_asyncio.fixture(loop_scope="package")
 async def m(h: Harness, nats: Nats) -> AsyncIterator[Memories]:
     return Memories(h, nats)
 

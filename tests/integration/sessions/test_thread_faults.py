@@ -7,21 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from kit import failpoints
 from kit.errors import DomainError, FailedPrecondition, NotFound
 from kit.testing import await_until
 from managed_agents.sessions.v1 import sessions_pb2
 from tests.integration.sessions.thread_driver import Coordinator, coordinator, spoken, start
-from tests.integration.sessions.turn_driver import MIGRATIONS, Replica, answer, end, replica, types, user
+from tests.integration.sessions.turn_driver import Replica, answer, end, replica, types, user
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
-@pytest.fixture
-async def dsn(make_database: Any) -> str:
-    return await make_database("sessions", MIGRATIONS)
-
-
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def short(dsn: str, nats_url: str) -> AsyncIterator[Replica]:
     """A replica whose leases are short."""
     with tempfile.TemporaryDirectory(prefix="ma-") as folder:
@@ -29,7 +27,7 @@ async def short(dsn: str, nats_url: str) -> AsyncIterator[Replica]:
             yield clients
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def long(dsn: str, nats_url: str) -> AsyncIterator[Replica]:
     """A replica whose leases outlast a test, and whose sweep looks often."""
     with tempfile.TemporaryDirectory(prefix="ma-") as folder:

@@ -25,6 +25,8 @@ from tests.integration.sessions.turn_driver import (
     user,
 )
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 
 async def test_a_plain_turn_is_granted_at_once_and_written_in_order(one: Replica) -> None:
     session_id = await one.create_session()

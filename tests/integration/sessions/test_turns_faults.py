@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import pytest_asyncio
 
 from kit import failpoints
 from kit.errors import DomainError, FailedPrecondition
@@ -25,21 +26,17 @@ from tests.integration.sessions.turn_driver import (
     user,
 )
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 RUNNING = ["session.status_running", "session.thread_status_running"]
 RESCHEDULED = ["session.status_rescheduled", "session.thread_status_rescheduled"]
 IDLE = ["session.thread_status_idle", "session.usage", "session.status_idle"]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def short(dsn: str, nats_url: str, folder: Path) -> AsyncIterator[Replica]:
     """A replica whose leases are short."""
     async with replica(dsn, nats_url, folder, lease_seconds=0.4, sweep_seconds=0.05) as clients:
-        yield clients
-
-
-@pytest.fixture
-async def one(dsn: str, nats_url: str, folder: Path) -> AsyncIterator[Replica]:
-    async with replica(dsn, nats_url, folder, sweep_seconds=0.05) as clients:
         yield clients
 
 
