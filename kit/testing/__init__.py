@@ -9,6 +9,7 @@ Fixtures of every test (tests/conftest.py, from `kit.testing.fixtures`):
                          service's own role; dropped after the test
     swept_databases      async with swept_databases.database("sessions", folder) as dsn: as good as a fresh one in a
                          tenth of the time, since it is emptied for the next test
+    make_swept_database  dsn = await make_swept_database("sessions", folder): one of those until the test ends
     clock                a clock that the test moves
 """
 

@@ -7,8 +7,8 @@ changed is dropped, and the next test gets a copy.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +76,16 @@ class SweptDatabases:
                 free.append(kept)
             else:
                 await self._drop(kept)
+
+    @asynccontextmanager
+    async def maker(self) -> AsyncIterator[Callable[..., Awaitable[str]]]:
+        """What the fixture `make_database` gives: as many as are asked for, until the block ends."""
+        async with AsyncExitStack() as stack:
+
+            async def make(schema: str, folder: Path | None = None) -> str:
+                return await stack.enter_async_context(self.database(schema, folder))
+
+            yield make
 
     async def sweep(self, kept: _Kept) -> bool:
         """Empties a database; False where it isn't as it was."""

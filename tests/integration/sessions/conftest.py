@@ -36,15 +36,10 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest_asyncio.fixture(loop_scope="package")
-async def make_database(swept_databases: SweptDatabases) -> AsyncIterator[MakeDatabase]:
+@pytest.fixture
+def make_database(make_swept_database: MakeDatabase) -> MakeDatabase:
     """Databases as good as fresh ones."""
-    async with AsyncExitStack() as stack:
-
-        async def make(schema: str, folder: Path | None = None) -> str:
-            return await stack.enter_async_context(swept_databases.database(schema, folder))
-
-        yield make
+    return make_swept_database
 
 
 @pytest_asyncio.fixture(loop_scope="package")
