@@ -20,8 +20,8 @@ from kit.testing.swept import SweptDatabases
 MakeDatabase = Callable[..., Awaitable[str]]
 
 
-# Thousands of databases are made and dropped in a run. In memory that neither costs nor stalls the disk, whose syncs the
-# tests of whole platforms wait for.
+# Thousands of databases are made and dropped in a run. In memory that costs little, and does not stall the disk, whose
+# syncs the tests of whole platforms wait for.
 _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 4 << 30
 _FOLDER = "MA_TEST_SERVERS"
