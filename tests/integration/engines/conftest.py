@@ -6,8 +6,16 @@ from typing import Any
 import pytest
 
 from kit.testing.fixtures import MakeDatabase
+from kit.testing.swept import SweptDatabases
 from services.sessions.app import MIGRATIONS
 from tests.integration.runner.harness import World, world
+
+
+@pytest.fixture
+async def make_database(swept_databases: SweptDatabases) -> AsyncIterator[MakeDatabase]:
+    """Databases as good as fresh ones: to copy one takes longer than most tests here."""
+    async with swept_databases.maker() as make:
+        yield make
 
 
 @pytest.fixture
