@@ -358,7 +358,7 @@ async def _look_everywhere(here: World, session: str) -> None:
     search.look_at_processes()
     for number, message in enumerate(here.bus.heard):
         search.look(f"message {number} of the bus: {message[:60]!r}", message)
-    await await_until(lambda: len(here.traces) > 3, timeout=10)
+    await await_until(lambda: len(here.traces) > 3, timeout=30)
     for body in here.traces:
         search.look("trace", body)
     with database_of(platform) as connection:

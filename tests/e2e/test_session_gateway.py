@@ -126,7 +126,7 @@ async def _before(url: str, data: Path) -> tuple[str, list[dict[str, Any]]]:
         assert types(paused)[-1] == "input-requested"
         # Its client is never told the end: everything dies first.
         lost = asyncio.create_task(door.send(SLOW, key="lost"))
-        await await_until(lambda: _sessions(client, agent_id, 2), timeout=10)
+        await await_until(lambda: _sessions(client, agent_id, 2), timeout=30)
         kill_all(data)
         with pytest.raises(httpx2.TransportError):
             await lost
