@@ -103,8 +103,8 @@ async def standing(
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def standing_one(swept_databases: SweptDatabases, postgres: str, nats_url: str) -> AsyncIterator[Standing]:
-    """It sweeps often."""
-    async with standing(swept_databases, postgres, nats_url, sweep_seconds=0.1) as made:
+    """It sweeps often, and leases outlast a test: one that loses them lets them `lapse`."""
+    async with standing(swept_databases, postgres, nats_url, lease_seconds=120, sweep_seconds=0.1) as made:
         yield made
 
 

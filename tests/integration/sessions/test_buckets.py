@@ -28,6 +28,7 @@ from tests.integration.sessions.file_driver import (
     blobs_in,
     files_of,
     rows,
+    served,
     sessions_process,
     until_listening,
 )
@@ -232,7 +233,7 @@ async def test_a_kill_in_an_upload_leaves_no_row_and_in_the_end_no_object(
             await service.killed()
         assert await rows(dsn, "SELECT id FROM files") == [(first.id,)], "what wasn't acknowledged isn't there"
         more |= {"blob_grace_seconds": "0", "blob_sweep_seconds": "0.05"}
-        async with sessions_process(dsn, nats_url, folder, **more) as service, files_of(service.listen) as files:
+        async with served(dsn, nats_url, folder, **more) as listen, files_of(listen) as files:
             await await_until(lambda: objects(bucket) == {f"{first.sha256[:2]}/{first.sha256}"})
             assert await files.download(first.id) == b"first"
 

@@ -26,8 +26,8 @@ BROKEN = [
 
 
 @pytest_asyncio.fixture(loop_scope="package")
-async def replicas(dsn: str, nats_url: str, folder: Path) -> AsyncIterator[tuple[Replica, Replica]]:
-    async with replica(dsn, nats_url, folder) as one, replica(dsn, nats_url, folder) as other:
+async def replicas(one: Replica, dsn: str, nats_url: str, folder: Path) -> AsyncIterator[tuple[Replica, Replica]]:
+    async with replica(dsn, nats_url, folder) as other:
         yield one, other
 
 

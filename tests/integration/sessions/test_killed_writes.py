@@ -20,7 +20,7 @@ from managed_agents.sessions.v1.agents_pb2_grpc import AgentsServiceStub
 from managed_agents.sessions.v1.memory_pb2_grpc import MemoryServiceStub
 from managed_agents.sessions.v1.resources_pb2_grpc import ResourcesServiceStub
 from managed_agents.sessions.v1.sessions_pb2_grpc import SessionsServiceStub
-from tests.integration.sessions.file_driver import WORKSPACE, files_of, rows, sessions_process
+from tests.integration.sessions.file_driver import WORKSPACE, files_of, rows, served, sessions_process
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -131,8 +131,8 @@ async def test_a_kill_between_the_statements_of_a_write_leaves_nothing_of_it(
 
     await await_until(is_over)
     assert await everything(dsn) == before
-    async with sessions_process(dsn, nats_url, folder) as service:
-        connection = channel(service.listen)
+    async with served(dsn, nats_url, folder) as listen:
+        connection = channel(listen)
         ground.connect(connection)
         await write(ground)
         await connection.close()
