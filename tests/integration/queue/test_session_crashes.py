@@ -10,6 +10,7 @@ import pytest
 
 from kit import failpoints
 from kit.nats import connect
+from kit.testing.swept import SweptDatabases
 from services.worker.queue.domain import session_item
 from services.worker.queue.domain.session_item import Caller, SessionItem
 from services.worker.queue.operations.session_duties import SessionDuties
@@ -64,8 +65,8 @@ class Bare:
 
 
 @pytest.fixture
-async def bare(postgres: str, nats_url: str) -> AsyncIterator[Bare]:
-    async with session_ground(postgres, nats_url) as ground:
+async def bare(swept_databases: SweptDatabases, nats_url: str) -> AsyncIterator[Bare]:
+    async with session_ground(swept_databases, nats_url) as ground:
         nats = await connect(nats_url, "queue")
         try:
             yield Bare(ground, SessionDuties(ground.database, nats, ground.duties, SessionRoom()))

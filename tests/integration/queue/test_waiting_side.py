@@ -44,9 +44,9 @@ async def test_what_nobody_took_in_time_may_be_submitted_again_and_is_never_hand
 async def test_the_outcome_of_what_a_worker_took_and_never_reported_is_unknown(
     ground: Queue, is_accepted: bool
 ) -> None:
-    replica = await ground.replica(work_lease_seconds=1.0)
-    running = replica.run("work_1", queue_seconds=1.5, wait_seconds=3)
-    assert await replica.claim("gone", wait_seconds=1.5)
+    replica = await ground.replica(work_lease_seconds=2.5)
+    running = replica.run("work_1", queue_seconds=2.5, wait_seconds=3)
+    assert await replica.claim("gone", wait_seconds=2.5)
     if is_accepted:
         await replica.accept("work_1", "gone")
 
@@ -193,7 +193,10 @@ async def test_replicas_hand_out_each_others_items_and_tell_each_others_waiters_
 
 
 @pytest.mark.parametrize("asked", [{"environment_id": "env_1"}, {}, {"session_id": "sess_1"}])
-async def test_an_item_that_no_hint_told_of_is_found_by_the_sweep(ground: Queue, asked: dict[str, str]) -> None:
+async def test_an_item_that_no_hint_told_of_is_found_by_the_sweep(
+    ground: Queue, asked: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.worker.queue.operations.pool.FRESH_SECONDS", 0.3)
     replica = await ground.replica()
     claiming = asyncio.create_task(replica.claim("w1", wait_seconds=20, **asked))
     assert await replica.claim("w1") is None

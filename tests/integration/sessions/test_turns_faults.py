@@ -223,7 +223,7 @@ async def test_each_append_leaves_one_message_for_durable_consumers(one: Replica
     seen: list[events_pb2.EventsAppended] = []
     ids: list[str] = []
     while sum(len(message.events) for message in seen) < 9:
-        message = await subscription.next_msg(timeout=5)
+        message = await subscription.next_msg(timeout=30)
         appended = events_pb2.EventsAppended.FromString(message.data)
         if appended.session_id == session_id:
             seen.append(appended)

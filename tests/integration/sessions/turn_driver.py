@@ -136,7 +136,7 @@ class Runner:
         entries = [turns_pb2.CachedContext(session_id=name, known_seq=seq) for name, seq in cached.items()]
         await self._call.write(turns_pb2.ClaimTurnsRequest(runner_id=self.id, free_slots=slots, cached=entries))
 
-    async def granted(self, timeout: float = 5.0) -> turns_pb2.TurnGrant:
+    async def granted(self, timeout: float = 30.0) -> turns_pb2.TurnGrant:
         """The next turn."""
         waiting = self._waiting or asyncio.ensure_future(self._call.call.read())
         self._waiting = None
