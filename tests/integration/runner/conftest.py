@@ -1,6 +1,6 @@
 """The world that tests of the runner start in."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -8,6 +8,14 @@ from kit.testing.fixtures import MakeDatabase
 from kit.testing.swept import SweptDatabases
 from services.sessions.app import MIGRATIONS
 from tests.integration.runner.harness import World, world
+from tests.support.sandboxes import known_host
+
+
+@pytest.fixture(scope="package", autouse=True)
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """This one, looked at once."""
+    with known_host(tmp_path_factory.mktemp("host")):
+        yield
 
 
 @pytest.fixture
@@ -18,9 +26,9 @@ async def make_database(swept_databases: SweptDatabases) -> AsyncIterator[MakeDa
 
 
 @pytest.fixture
-def sessions_settings() -> dict:
-    """What a module wants to be other than the default in the sessions service."""
-    return {}
+def sessions_settings(request: pytest.FixtureRequest) -> dict:
+    """What a module, or a test by its parameter, wants to be other than the default in the sessions service."""
+    return getattr(request, "param", {})
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import asyncio
 import re
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from services.sessions.operations.token_sweep import TokenSweep
 from services.vault.app import MIGRATIONS as VAULT_MIGRATIONS
 from services.vault.app import compose
 from services.vault.config import VaultSettings
+from services.worker.runner.workspace.git.cloning import CloneLimits
+from services.worker.runner.workspace.repositories import RepositoryMount
 from services.worker.sandbox import SandboxManager
 from tests.integration.runner.harness import World, of, text_of, world
 from tests.integration.runner.mounting import Mounting, refusal
@@ -72,9 +75,14 @@ async def server(tmp_path: Path) -> AsyncIterator[GitServer]:
         yield running
 
 
-def _runner(platform: World, kind: str = "auto", **options: Any) -> Any:
+@asynccontextmanager
+async def _runner(platform: World, kind: str = "auto") -> AsyncIterator[None]:
+    """A runner that may fetch from loopback, and soon tries again."""
     sandboxes = SandboxManager(platform.folder / "sandboxes", kind=kind)
-    return platform.runner(sandboxes=sandboxes, allowed_private_hosts="127.0.0.1", **options)
+    async with platform.runner(sandboxes=sandboxes, allowed_private_hosts="127.0.0.1") as runner:
+        [mount] = [each for each in runner.workspaces.mounts if isinstance(each, RepositoryMount)]
+        mount._limits = CloneLimits(pauses=(0.05, 0.05))
+        yield
 
 
 def _resource(server: GitServer, **fields: Any) -> dict[str, Any]:
