@@ -16,6 +16,8 @@ from kit.waiting import within
 
 from .conftest import Gateway
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 LIMIT = 10 * 1024 * 1024
 PUBLISHED = {"anthropic-version": "2026-10-21"}
 BETA = {"anthropic-beta": "managed-agents-2026-04-01"}
