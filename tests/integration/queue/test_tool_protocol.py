@@ -190,11 +190,11 @@ async def test_what_another_installation_tells_of_its_items_hands_out_nothing_of
         "work_1", PLATFORM.workspace_id, "env_1", "sess_1", "exec", Status.PENDING, 2, 1, long_ago,
         queue_until=long_ago + timedelta(hours=1), wait_until=long_ago + timedelta(hours=1),
     )  # fmt: skip
-    claiming = asyncio.create_task(replica.claim("w2", wait_seconds=2))
+    claiming = asyncio.create_task(replica.claim("w2", wait_seconds=1))
     bus = await connect(ground.nats_url, "elsewhere")
     while not claiming.done():
         await bus.publish(f"{ENQUEUED}.env_1", orjson.dumps({"replica": "elsewhere", "items": [as_told(pending)]}))
-        await asyncio.wait({claiming}, timeout=0.2)
+        await asyncio.wait({claiming}, timeout=0.1)
     await bus.close()
 
     assert claiming.result() is None
