@@ -1,6 +1,6 @@
 """The world that tests of outside agents start in."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -9,6 +9,14 @@ from kit.testing.fixtures import MakeDatabase
 from kit.testing.swept import SweptDatabases
 from services.sessions.app import MIGRATIONS
 from tests.integration.runner.harness import World, world
+from tests.support.sandboxes import known_host
+
+
+@pytest.fixture(scope="package", autouse=True)
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """This one, looked at once."""
+    with known_host(tmp_path_factory.mktemp("host")):
+        yield
 
 
 @pytest.fixture
