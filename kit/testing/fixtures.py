@@ -5,7 +5,6 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from kit.embedded.nats import EmbeddedNats
 from kit.embedded.postgres import EmbeddedPostgres
 from kit.nats import Nats, connect
 from kit.testing.clock import FixedClock
-from kit.testing.database import database
 from kit.testing.swept import SweptDatabases
 
 MakeDatabase = Callable[..., Awaitable[str]]
@@ -90,17 +88,6 @@ async def nats(nats_url: str) -> AsyncIterator[Nats]:
         await connection.close()
 
 
-@pytest.fixture
-async def make_database(postgres: str) -> AsyncIterator[MakeDatabase]:
-    """Makes fresh databases, and drops them after the test."""
-    async with AsyncExitStack() as stack:
-
-        async def make(schema: str, folder: Path | None = None) -> str:
-            return await stack.enter_async_context(database(postgres, schema, folder))
-
-        yield make
-
-
 @pytest.fixture(scope="session")
 def swept_databases(postgres: str) -> Iterator[SweptDatabases]:
     """Databases that the tests of this process have one after the other."""
@@ -112,13 +99,9 @@ def swept_databases(postgres: str) -> Iterator[SweptDatabases]:
 
 
 @pytest.fixture
-async def make_swept_database(swept_databases: SweptDatabases) -> AsyncIterator[MakeDatabase]:
-    """Like `make_database`, of those that tests have one after the other."""
-    async with AsyncExitStack() as stack:
-
-        async def make(schema: str, folder: Path | None = None) -> str:
-            return await stack.enter_async_context(swept_databases.database(schema, folder))
-
+async def make_database(swept_databases: SweptDatabases) -> AsyncIterator[MakeDatabase]:
+    """Makes databases without a row, as many as are asked for."""
+    async with swept_databases.maker() as make:
         yield make
 
 

@@ -13,12 +13,6 @@ from tests.integration.queue.harness import Queue, queue
 
 
 @pytest.fixture
-def make_database(make_swept_database: MakeDatabase) -> MakeDatabase:
-    """Databases as good as fresh ones."""
-    return make_swept_database
-
-
-@pytest.fixture
 async def ground(make_database: MakeDatabase, nats_url: str) -> AsyncIterator[Queue]:
     # Short, since the path of a socket may not be long.
     with tempfile.TemporaryDirectory(prefix="ma-q-") as folder:

@@ -4,8 +4,6 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from kit.testing.fixtures import MakeDatabase
-from kit.testing.swept import SweptDatabases
 from services.sessions.app import MIGRATIONS
 from tests.integration.runner.harness import World, world
 from tests.support.sandboxes import known_host
@@ -16,13 +14,6 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """This one, looked at once."""
     with known_host(tmp_path_factory.mktemp("host")):
         yield
-
-
-@pytest.fixture
-async def make_database(swept_databases: SweptDatabases) -> AsyncIterator[MakeDatabase]:
-    """Databases as good as fresh ones: to copy one takes longer than most tests here."""
-    async with swept_databases.maker() as make:
-        yield make
 
 
 @pytest.fixture

@@ -36,12 +36,6 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.fixture
-def make_database(make_swept_database: MakeDatabase) -> MakeDatabase:
-    """Databases as good as fresh ones."""
-    return make_swept_database
-
-
 @pytest_asyncio.fixture(loop_scope="package")
 async def nats(nats_url: str) -> AsyncIterator[Nats]:
     """A connection for one test."""
