@@ -54,7 +54,11 @@ async def failure(server: GitServer, tmp_path: Path, checkout: Any = None, **opt
 
 
 def _of_process(pid: int) -> list[str]:
-    return [Path(f"/proc/{pid}/{entry}").read_bytes().decode(errors="replace") for entry in ("environ", "cmdline")]
+    try:
+        return [Path(f"/proc/{pid}/{entry}").read_bytes().decode(errors="replace") for entry in ("environ", "cmdline")]
+    except OSError:
+        # It has ended already.
+        return []
 
 
 def _files_with(folder: Path, text: str) -> list[Path]:
