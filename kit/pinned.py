@@ -1,7 +1,8 @@
 """Connections of aiohttp that go to addresses which were checked, under the name that was asked for.
 
-    address_list = await checked_address(host, port)        # kit.addresses
-    connector = aiohttp.TCPConnector(resolver=Pinned(address_list), use_dns_cache=False, force_close=True)
+    target = await checked_url(url)                         # kit.addresses
+    connector = aiohttp.TCPConnector(resolver=Pinned(target.addresses), use_dns_cache=False, force_close=True)
+    session.post(as_judged(url, target), …)
 
 A second look-up could be answered otherwise than the one that was judged; with this there is none. Apart from
 `kit.addresses`, since loading aiohttp takes longer than most processes have a use for.
@@ -11,6 +12,9 @@ import socket
 from collections.abc import Sequence
 
 from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from kit.addresses import AddressRefused, Target
 
 
 class Pinned(AbstractResolver):
@@ -36,3 +40,14 @@ class Pinned(AbstractResolver):
 
     async def close(self) -> None:
         """There is nothing to close."""
+
+
+def as_judged(url: str, target: Target) -> URL:
+    """The URL as aiohttp reads it. AddressRefused where that is another host or port than was judged.
+
+    For a host that it takes for an address aiohttp asks no resolver, so a second reading could lead anywhere.
+    """
+    address = URL(url, encoded=True)
+    if address.raw_host is None or address.raw_host.lower().strip("[]") != target.host or address.port != target.port:
+        raise AddressRefused("This URL can be read in two ways.")
+    return address

@@ -36,7 +36,12 @@ def register_secret(value: str | None) -> None:
     if not value or len(value) < _SHORTEST_SECRET or value in _secrets:
         return
     _secrets[value] = None
-    forms = {form for secret in _secrets for form in (secret, json.dumps(secret)[1:-1])}
+    # As it is, and as it stands in JSON that is written in either way.
+    forms = {
+        form
+        for secret in _secrets
+        for form in (secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])
+    }
     longest_first = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
     # With the backslashes before it: one that is left alone would spoil the JSON of the line.
     _pattern = re.compile(rf"\\*(?:{longest_first})")

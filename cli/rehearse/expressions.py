@@ -29,7 +29,6 @@ _LOOKS = {
 }
 FUNCTIONS = ("plus", "minus", "times", "text", *_LOOKS)
 _TEXT_OPERATORS = ("starts_with", "matches")
-_ORDER_OPERATORS = ("at_least", "at_most", "more_than", "less_than")
 
 
 class Expressions:

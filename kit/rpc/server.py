@@ -31,14 +31,15 @@ from kit.rpc.health import Health
 from kit.rpc.options import SERVER_OPTIONS, bind
 from kit.rpc.status import DETAILS_KEY, report
 from kit.telemetry import register_secret, tracing
-from kit.waiting import within
 from managed_agents.rpc.v1.exchange_pb2_grpc import add_ExchangeServiceServicer_to_server
 
 __all__ = ["CallContext", "Server", "current_context"]
 
-# How long a refused stream of requests may go on, and how long a pause in it is.
+# How long a refused stream of requests may go on, and how long it may be quiet. The quiet is counted in steps, since a
+# process that stood still for a while finds one time limit over before it has looked at what came.
 _HEARD_OUT_SECONDS = 10.0
-_PAUSE_SECONDS = 0.25
+_QUIET_SECONDS = 0.25
+_QUIET_STEPS = 4
 
 S = TypeVar("S")
 Metadata = Mapping[str, Any]
@@ -188,11 +189,25 @@ def _heard_out(behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaita
             with suppress(Exception):
                 async with asyncio.timeout(_HEARD_OUT_SECONDS):
                     left = aiter(requests)
-                    while True:
-                        await within(anext(left), _PAUSE_SECONDS)
+                    while await _comes(left):
+                        pass
             raise
 
     return call
+
+
+async def _comes(requests: AsyncIterator[Any]) -> bool:
+    """Whether one more message came before it was quiet for a moment. Raises StopAsyncIteration at the end."""
+    reading = asyncio.ensure_future(anext(requests))
+    try:
+        for _ in range(_QUIET_STEPS):
+            await asyncio.wait((reading,), timeout=_QUIET_SECONDS)
+            if reading.done():
+                await reading
+                return True
+        return False
+    finally:
+        reading.cancel()
 
 
 class _Recorder:

@@ -1,9 +1,10 @@
 """The pytest fixtures; see the list in `kit.testing`."""
 
 import os
+import secrets
+import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -12,26 +13,55 @@ from kit.embedded.nats import EmbeddedNats
 from kit.embedded.postgres import EmbeddedPostgres
 from kit.nats import Nats, connect
 from kit.testing.clock import FixedClock
-from kit.testing.database import database
+from kit.testing.swept import SweptDatabases
 
 MakeDatabase = Callable[..., Awaitable[str]]
 
 
+# Thousands of databases are made and dropped in a run. In memory that costs little, and does not stall the disk, whose
+# syncs the tests of whole platforms wait for.
+_MEMORY = Path("/dev/shm")
+_ROOM_BYTES = 4 << 30
+_FOLDER = "MA_TEST_SERVERS"
+_PREFIX = "ma-test-"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that leads the run chooses the folder; those of pytest-xdist inherit it."""
+    if hasattr(config, "workerinput"):
+        return
+    base = Path(tempfile.gettempdir())
+    if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _ROOM_BYTES:
+        base = _MEMORY
+        _sweep(base)
+    os.environ[_FOLDER] = str(base / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Whoever leads the run is the last to go."""
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(_FOLDER, ""), ignore_errors=True)
+
+
+def _sweep(base: Path) -> None:
+    """What killed runs left behind would take memory for ever."""
+    for left in base.glob(f"{_PREFIX}*"):
+        if not Path(f"/proc/{left.name.removeprefix(_PREFIX).partition('-')[0]}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+
+
 @pytest.fixture(scope="session")
-def server_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def server_folder() -> Path:
     """One folder for the run: the processes of pytest-xdist share its servers."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-    if run is None:
-        with tempfile.TemporaryDirectory(prefix="ma-test-", ignore_cleanup_errors=True) as folder:
-            yield Path(folder)
-    else:
-        yield tmp_path_factory.getbasetemp().parent / "servers"
+    folder = Path(os.environ[_FOLDER])
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")
 def postgres(server_folder: Path) -> Iterator[str]:
     """The superuser's DSN of a real server. It skips fsync: no test here cuts the power."""
-    server = EmbeddedPostgres(server_folder / "postgres", settings={"fsync": "off"})
+    server = EmbeddedPostgres(server_folder / "postgres", settings={"fsync": "off", "max_wal_size": "256MB"})
     try:
         yield server.start()
     finally:
@@ -58,14 +88,20 @@ async def nats(nats_url: str) -> AsyncIterator[Nats]:
         await connection.close()
 
 
+@pytest.fixture(scope="session")
+def swept_databases(postgres: str) -> Iterator[SweptDatabases]:
+    """Databases that the tests of this process have one after the other."""
+    databases = SweptDatabases(postgres)
+    try:
+        yield databases
+    finally:
+        databases.close()
+
+
 @pytest.fixture
-async def make_database(postgres: str) -> AsyncIterator[MakeDatabase]:
-    """Makes fresh databases, and drops them after the test."""
-    async with AsyncExitStack() as stack:
-
-        async def make(schema: str, folder: Path | None = None) -> str:
-            return await stack.enter_async_context(database(postgres, schema, folder))
-
+async def make_database(swept_databases: SweptDatabases) -> AsyncIterator[MakeDatabase]:
+    """Makes databases without a row, as many as are asked for."""
+    async with swept_databases.maker() as make:
         yield make
 
 

@@ -11,7 +11,7 @@ from typing import Any
 _EVERY_SECONDS = 0.01
 
 
-def await_until(condition: Callable[[], Any], timeout: float = 10.0, message: str = "") -> Any:
+def await_until(condition: Callable[[], Any], timeout: float = 30.0, message: str = "") -> Any:
     """Wait until the condition is true and give what it answered; AssertionError when the time is over.
 
     In a coroutine it is awaited, and the condition may be a coroutine function; elsewhere it blocks.

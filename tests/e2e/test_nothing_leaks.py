@@ -51,6 +51,7 @@ CANARIES = {
             "client-secret",
             "repository-token",
             "refused-value",
+            "bucket-secret",
         ),
         start=101,
     )
@@ -292,6 +293,7 @@ async def _failures(here: World, vault: str, session: str) -> None:
     assert "repository_forbidden_error" in await _log(here, session)
     await client.call("GET", f"/v1/sessions/{session}/resources")
     await client.call("GET", f"/v1/x/mcp/status?session_id={session}")
+    await _fail_at_the_bucket(here)
     await client.call("POST", f"/v1/vaults/{vault}/archive", {})
     for path in ("/v1/sessions", "/v1/agents", "/v1/vaults?include_archived=true", f"/v1/sessions/{session}"):
         await client.call("GET", path)
@@ -312,6 +314,23 @@ async def _save_model_key(here: World) -> None:
     await here.client.call("PUT", path, {"revision": found["revision"], "config": document})
     await here.client.call("PUT", path, {"revision": found["revision"], "config": document}, expect=4)
     await here.client.call("GET", path)
+
+
+async def _fail_at_the_bucket(here: World) -> None:
+    """Bytes are sent to a bucket that refuses them."""
+    path, client = "/v1/x/settings", here.client
+    found = await client.call("GET", path)
+    options = {
+        "bucket": "files",
+        "endpoint": f"http://{HOST}:{here.web.plain_port}/forbidden",
+        "access_key_id": "AKID",
+        "secret_access_key": CANARIES["bucket-secret"],
+    }
+    document = found["saved_config"] | {"storage": {"artifacts": {"provider": "s3", "options": options}}}
+    saved = await client.call("PUT", path, {"revision": found["revision"], "config": document})
+    await client.call("POST", "/v1/files", {"name": "a.txt", "content": "kept nowhere"}, expect=5)
+    local = saved["saved_config"] | {"storage": {"artifacts": {"provider": "local", "options": {}}}}
+    await client.call("PUT", path, {"revision": saved["revision"], "config": local})
 
 
 async def _say(here: World, session: str, text: str) -> None:
@@ -339,7 +358,7 @@ async def _look_everywhere(here: World, session: str) -> None:
     search.look_at_processes()
     for number, message in enumerate(here.bus.heard):
         search.look(f"message {number} of the bus: {message[:60]!r}", message)
-    await await_until(lambda: len(here.traces) > 3, timeout=10)
+    await await_until(lambda: len(here.traces) > 3, timeout=30)
     for body in here.traces:
         search.look("trace", body)
     with database_of(platform) as connection:

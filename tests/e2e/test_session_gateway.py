@@ -114,7 +114,8 @@ def test_a_paused_run_and_the_keys_of_starts_outlive_the_end_of_everything(tmp_p
 
 
 ASK = {"message": tool("ask_person", question="Which month?")}
-SLOW = {"message": "LEN:30 DELAY:100"}
+# Longer than a busy machine needs to kill everything.
+SLOW = {"message": "LEN:10 DELAY:1000"}
 
 
 async def _before(url: str, data: Path) -> tuple[str, list[dict[str, Any]]]:
@@ -125,7 +126,7 @@ async def _before(url: str, data: Path) -> tuple[str, list[dict[str, Any]]]:
         assert types(paused)[-1] == "input-requested"
         # Its client is never told the end: everything dies first.
         lost = asyncio.create_task(door.send(SLOW, key="lost"))
-        await await_until(lambda: _sessions(client, agent_id, 2), timeout=10)
+        await await_until(lambda: _sessions(client, agent_id, 2), timeout=30)
         kill_all(data)
         with pytest.raises(httpx2.TransportError):
             await lost

@@ -230,7 +230,7 @@ async def test_work_that_nobody_follows_is_found_and_ended_without_a_stream(plat
         await await_until(lambda: len(_sleepers()) >= 2, timeout=30)
         assert session_id in await _running(client)
         await client.send(session_id, {"type": "user.interrupt"})
-        await await_until(lambda: not _sleepers(), timeout=10)
+        await await_until(lambda: not _sleepers(), timeout=30)
         reader = Reader(client, session_id)
         assert await reader.follow(_is_idle)
         assert session_id not in await _running(client)

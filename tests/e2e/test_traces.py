@@ -77,7 +77,7 @@ def test_a_message_is_one_trace_from_the_gateway_to_the_end_of_its_turn(
             return None
 
         spans = await_until(
-            whole_trace, timeout=15, message=str([spans for spans in received.values() if len(spans) > 3][-6:])
+            whole_trace, timeout=30, message=str([spans for spans in received.values() if len(spans) > 3][-6:])
         )
 
     by_service = {service: {name for found, name in spans if found == service} for service, _ in spans}
@@ -127,6 +127,6 @@ def test_every_step_of_a_run_of_the_session_gateway_is_in_its_trace(
         assert "event: completed" in told, told
         with urllib.request.urlopen(f"{gate}/{session_id}/runs/{run_id}", timeout=20) as response:
             trace_id = json.load(response)["traceId"]
-        await_until(lambda: set(STEPS) <= received[trace_id], timeout=15, message=f"{STEPS} in {trace_id}")
+        await_until(lambda: set(STEPS) <= received[trace_id], timeout=30, message=f"{STEPS} in {trace_id}")
         with urllib.request.urlopen(f"{platform.url}/v1/memory_stores/{store['id']}/memories", timeout=20) as response:
             assert [memory["path"] for memory in json.load(response)["data"]] == ["/n.txt"]

@@ -42,19 +42,23 @@ class Person:
         text = tool("bash", command="true") if asks else f"LEN:{self._chance.randint(1, 12)} DELAY:60"
         body: dict[str, Any] = {"message": text}
         first, told = len(self.frames), False
+        # The same call at each try: a key belongs to the path that it was sent to.
+        path = self._path()
         while not (told and self._is_over(first)):
             if not told:
-                told = await self._send(body, key)
+                told = await self._send(path, body, key)
             elif (waiting := self._waiting(first)) and await self._send(
-                {"inputResponses": [{"requestId": waiting, "optionId": "approve"}]}, f"{key} {waiting}"
+                self._path(), {"inputResponses": [{"requestId": waiting, "optionId": "approve"}]}, f"{key} {waiting}"
             ):
                 continue
             elif not self._is_over(first):
                 await self._follow(first)
 
-    async def _send(self, body: dict[str, Any], key: str) -> bool:
+    def _path(self) -> str:
+        return f"{self._base}/{self.session_id}" if self.session_id else self._base
+
+    async def _send(self, path: str, body: dict[str, Any], key: str) -> bool:
         """Whether it was taken, by this try or by one before. What comes of it is read as far as it comes."""
-        path = f"{self._base}/{self.session_id}" if self.session_id else self._base
         try:
             headers = {"idempotency-key": key}
             async with self._http.stream("POST", path, json=body, headers=headers) as response:

@@ -137,5 +137,5 @@ async def gone(ground: Ground, server: str) -> AsyncIterator[None]:
     async with paused(lambda: [ground.platform.process.pid]):
         killed = ground.signal(server, signal.SIGKILL)
         assert killed is not None
-        await await_until(lambda: ground.pid(server) is None, timeout=10)
+        await await_until(lambda: ground.pid(server) is None, timeout=30)
         yield

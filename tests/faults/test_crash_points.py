@@ -52,4 +52,4 @@ async def test_a_death_in_the_worst_moment_loses_and_repeats_nothing(tmp_path: P
             await check_outbox(ground, {one.told.session_id: await client.log(one.told.session_id) for one in clients})
     finally:
         ground.stop()
-    await await_until(lambda: processes_of(ground.data_dir) == [], timeout=10)
+    await await_until(lambda: processes_of(ground.data_dir) == [], timeout=30)

@@ -173,5 +173,5 @@ async def test_whatever_is_killed_nothing_is_lost_and_nothing_runs_twice(
         durable.kill()
         ground.stop()
     with suppress(AssertionError):
-        await await_until(lambda: processes_of(ground.data_dir) == [], timeout=10)
+        await await_until(lambda: processes_of(ground.data_dir) == [], timeout=30)
     assert processes_of(ground.data_dir) == []

@@ -31,7 +31,7 @@ async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
         yield made
     finally:
         made.stop()
-    await await_until(lambda: processes_of(made.data_dir) == [], timeout=10)
+    await await_until(lambda: processes_of(made.data_dir) == [], timeout=30)
 
 
 async def _upload(http: httpx2.AsyncClient, path: str, body: str) -> dict[str, Any]:

@@ -39,7 +39,7 @@ async def grounded(folder: Path, **options: Any) -> AsyncIterator[tuple[Ground, 
             yield ground, client
     finally:
         ground.stop()
-    await await_until(lambda: processes_of(ground.data_dir) == [], timeout=10)
+    await await_until(lambda: processes_of(ground.data_dir) == [], timeout=30)
 
 
 async def callers(client: Api, count: int, seed: int) -> list[Caller]:

@@ -51,7 +51,7 @@ async def test_a_death_between_a_coordinator_and_its_threads(tmp_path: Path, pla
             assert {thread["status"] for thread in listed["data"]} == {"idle"}
     finally:
         ground.stop()
-    await await_until(lambda: processes_of(ground.data_dir) == [], timeout=10)
+    await await_until(lambda: processes_of(ground.data_dir) == [], timeout=30)
 
 
 async def _team(client: Api) -> str:

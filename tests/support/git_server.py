@@ -68,6 +68,10 @@ class GitServer:
         # Answered in place of everything while it is set, and how many times at most.
         self.status = 0
         self.status_times = 10**9
+        # Packs wait for it while it is there.
+        self.hold: asyncio.Event | None = None
+        # How many packs more are cut off in their middle.
+        self.cuts = 0
         self.requests: list[str] = []
         self.authorizations: list[str] = []
         self.redirect = ""
@@ -88,7 +92,23 @@ class GitServer:
             expected = base64.b64encode(f"x-access-token:{self.token}".encode()).decode()
             if self.authorizations[-1] != f"Basic {expected}":
                 return web.Response(status=401, headers={"www-authenticate": "Basic"})
-        return await self._backend(request)
+        answer = await self._backend(request)
+        if self.hold is not None and request.method == "POST":
+            await self.hold.wait()
+        if self.cuts and request.method == "POST" and len(answer.body) > 100_000:
+            self.cuts -= 1
+            return await self._half(request, answer)
+        return answer
+
+    async def _half(self, request: web.Request, answer: web.Response) -> web.StreamResponse:
+        """The first half of an answer that says its whole length."""
+        begun = web.StreamResponse(headers=answer.headers)
+        begun.content_length = len(answer.body)
+        await begun.prepare(request)
+        await begun.write(answer.body[: len(answer.body) // 2])
+        assert request.transport is not None
+        request.transport.close()
+        return begun
 
     async def _backend(self, request: web.Request) -> web.Response:
         body = await request.read()

@@ -51,7 +51,7 @@ def require_role(
         elif principal.work_id:
             workers = False
         if not workers:
-            raise PermissionDenied("A worker key reaches the work of its environment only. Send an API key here.")
+            raise PermissionDenied("This is not among what a worker may do or see. Send an API key here.")
         if path.get("environment_id", principal.environment_id) != principal.environment_id:
             raise PermissionDenied("This worker key belongs to another environment.")
         return

@@ -96,7 +96,6 @@ class Projector:
         self.index = 0
         self.seq = 0
         self.run: Run | None = None
-        self.is_ended = False
 
     def fork(self) -> Projector:
         """The same place once more. Only where no run is under way: nothing is kept of those that were."""
@@ -263,12 +262,8 @@ class Projector:
             yield self._fail(run, str(kind or "unknown_error"), body.get("stop_details"))
 
     def _on_terminated(self, _event_id: str, _body: dict[str, Any]) -> Iterator[GatewayEvent]:
-        run, self.is_ended = self._active, True
-        if run is not None:
-            yield self._fail(run, "session_ended", None)
-
-    def _on_deleted(self, event_id: str, body: dict[str, Any]) -> Iterator[GatewayEvent]:
-        return self._on_terminated(event_id, body)
+        if self._active is not None:
+            yield self._fail(self._active, "session_ended", None)
 
     def _fail(self, run: Run, code: str, details: Any) -> GatewayEvent:
         explanation = details.get("explanation") if isinstance(details, dict) else None
@@ -291,7 +286,7 @@ _HANDLERS = {
     "session.status_running": Projector._on_running,
     "session.status_idle": Projector._on_idle,
     "session.status_terminated": Projector._on_terminated,
-    "session.deleted": Projector._on_deleted,
+    "session.deleted": Projector._on_terminated,
     "session.error": Projector._on_error,
     BLOCKED: Projector._on_blocked,
     PART: Projector._on_part,

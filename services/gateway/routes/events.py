@@ -188,16 +188,14 @@ async def _append(call: Call, events_json: bytes) -> pb.AppendEventsResponse:
 
 def without_nul(events: list[Any]) -> list[Any]:
     """Results of workers with their NUL characters replaced; InvalidRequest where another event holds one."""
-    fit: list[Any] = []
-    for index, event in enumerate(events):
-        text = orjson.dumps(event)
-        if isinstance(event, dict) and event.get("type") == "user.tool_result":
-            event = _replaced(event)
-        elif b"\\u0000" in text:
-            request_body.parse(orjson.dumps({"events": [*fit, event]}))
-            assert index == len(fit)
-        fit.append(event)
+    fit = [_replaced(event) if _is_workers_result(event) else event for event in events]
+    # Once for all of them, so that a refusal names the event by its place.
+    request_body.parse(orjson.dumps({"events": fit}))
     return fit
+
+
+def _is_workers_result(event: Any) -> bool:
+    return isinstance(event, dict) and event.get("type") == "user.tool_result"
 
 
 def _replaced(value: Any) -> Any:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections import OrderedDict
+from functools import partial
 
 import orjson
 
-from kit.errors import FailedPrecondition, NotFound
 from managed_agents.sessions.v1.common_pb2 import PageInfo
-from managed_agents.sessions.v1.environments_pb2 import GetEnvironmentRequest
 from managed_agents.worker.v1 import session_work_pb2 as pb
 
 from ..operation import Call, Operation, integer, limit, page, text
@@ -23,6 +20,7 @@ from ..schemas.session_work import (
     SessionWorkStop,
     SessionWorkUpdate,
 )
+from .worker_protocols import WorkEnvironmentRefused, WorkerProtocols
 
 TAG = "Self-hosted workers"
 WORK = "/v1/environments/{environment_id}/work"
@@ -33,24 +31,13 @@ RECLAIM_MS = 5000
 DAY_MS = 86_400_000
 # What a held poll may take beyond what it was asked to wait.
 MARGIN_SECONDS = 10.0
-# An environment never changes its protocol, and a worker comes again and again; but it may be deleted, and its workers
-# are to hear of that soon.
-KNOWN_SECONDS = 15.0
-MAX_KNOWN = 10_000
-
-
-class WorkEnvironmentRefused(FailedPrecondition):
-    """The environment's workers don't serve whole sessions."""
-
-    reason = "WORK_ENVIRONMENT_REFUSED"
 
 
 class SessionWorkRoutes:
     """The routes, and what is known of environments."""
 
     def __init__(self) -> None:
-        # Environments whose workers serve sessions, by workspace and id, with when that was read.
-        self._serving: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._protocols = WorkerProtocols()
 
     async def poll(self, call: Call) -> bytes:
         """GET /v1/environments/{environment_id}/work/poll."""
@@ -118,27 +105,14 @@ class SessionWorkRoutes:
     async def _require_sessions(self, call: Call) -> None:
         """Refuses an environment that is not there, or whose workers don't serve whole sessions."""
         environment_id = call.path["environment_id"]
-        key = (call.context.workspace_id, environment_id)
-        if time.monotonic() - self._serving.get(key, float("-inf")) < KNOWN_SECONDS:
-            return
-        request = GetEnvironmentRequest(environment_id=environment_id)
-        if key in self._serving:
-            # One asks; whoever comes meanwhile goes on with what was known.
-            self._serving[key] = time.monotonic()
-        try:
-            protocol = (await call.ask(call.clients.environments.GetEnvironment, request)).environment.worker_protocol
-        except NotFound:
-            self._serving.pop(key, None)
-            raise
+        ask = partial(call.ask, call.clients.environments.GetEnvironment)
+        protocol = await self._protocols.of(call.context.workspace_id, environment_id, ask)
         if protocol != "session":
             raise WorkEnvironmentRefused(
                 "This environment has no sessions to hand out: those are of self_hosted environments whose"
                 f" worker_protocol is session; here it is {protocol or 'not self_hosted'}.",
                 field="environment_id",
             )
-        self._serving[key] = time.monotonic()
-        if len(self._serving) > MAX_KNOWN:
-            self._serving.popitem(last=False)
 
     def operations(self) -> tuple[Operation, ...]:
         """The operations of this module."""

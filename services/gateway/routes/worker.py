@@ -7,15 +7,13 @@ caller without a worker key is not scoped, and sees the whole workspace.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from kit.errors import FailedPrecondition, NotFound
+from kit.errors import NotFound
 from managed_agents.sessions.v1.environments_pb2 import GetEnvironmentRequest
 from managed_agents.worker.v1 import queue_pb2 as pb
 
@@ -32,25 +30,16 @@ from ..render.worker import TAKEN, render_counts, render_lease, render_work_item
 from ..schemas.worker import WorkClaim, WorkItem, WorkItemPage, WorkLease, WorkMark, WorkReport, WorkTaken
 from ..streams.line import Line
 from ..streams.response import while_there
+from .worker_protocols import WorkEnvironmentRefused, WorkerProtocols
 
 TAG = "Self-hosted workers"
 # What a held call may take beyond what it was asked to wait.
 MARGIN_SECONDS = 10.0
-# An environment never changes its protocol, and a worker comes again and again; but it may be deleted, and its workers
-# are to hear of that soon.
-KNOWN_SECONDS = 15.0
-MAX_KNOWN = 10_000
 ANY = "any"
 STATUSES = ("pending", "claimed", "completed", "failed", "stopped")
 
 # Has something called once a credential lets nobody in any more; what it gives takes that off.
 Guard = Callable[[Callable[[], None]], Callable[[], None]]
-
-
-class WorkEnvironmentRefused(FailedPrecondition):
-    """The environment is not one whose items this caller may claim."""
-
-    reason = "WORK_ENVIRONMENT_REFUSED"
 
 
 class WorkerRoutes:
@@ -60,8 +49,7 @@ class WorkerRoutes:
         """`when_closing` has a callback called when the process stops, until it is taken back."""
         self._authenticator = authenticator
         self._when_closing = when_closing
-        # Protocols of environments by workspace and id, with when they were read.
-        self._protocols: OrderedDict[tuple[str, str], tuple[str, float]] = OrderedDict()
+        self._protocols = WorkerProtocols()
 
     async def claim_work(self, call: Call) -> _Claiming:
         """POST /v1/x/worker/claim."""
@@ -158,26 +146,14 @@ class WorkerRoutes:
 
     async def _require_tools(self, call: Call, context: CallContext, environment_id: str) -> None:
         """Refuses an environment that the workspace does not have, or that has no items of this protocol."""
-        key = (context.workspace_id, environment_id)
-        protocol, read_at = self._protocols.get(key, ("", float("-inf")))
-        if time.monotonic() - read_at > KNOWN_SECONDS:
-            request = GetEnvironmentRequest(environment_id=environment_id)
-            if protocol:
-                # One asks; whoever comes meanwhile goes on with what was known.
-                self._protocols[key] = (protocol, time.monotonic())
-            try:
-                answer = await call.clients.environments.GetEnvironment(request, context=context, retry=True)
-            except NotFound:
-                self._protocols.pop(key, None)
-                raise WorkEnvironmentRefused(
-                    f"environment_id {environment_id} names no environment of this workspace.", field="environment_id"
-                ) from None
-            protocol = answer.environment.worker_protocol
-            self._protocols[key] = (protocol, time.monotonic())
-            if len(self._protocols) > MAX_KNOWN:
-                self._protocols.popitem(last=False)
+        try:
+            ask = partial(call.clients.environments.GetEnvironment, context=context, retry=True)
+            protocol = await self._protocols.of(context.workspace_id, environment_id, ask)
+        except NotFound:
+            raise WorkEnvironmentRefused(
+                f"environment_id {environment_id} names no environment of this workspace.", field="environment_id"
+            ) from None
         if protocol != "tool":
-            self._protocols.pop(key, None)
             raise WorkEnvironmentRefused(
                 "This environment has no items to claim: they are those of self_hosted environments whose "
                 f"worker_protocol is tool; here it is {protocol or 'not self_hosted'}.",

@@ -23,7 +23,7 @@ from .follower import Follower
 from .frames import ENDING_TYPES, Frame, frame_of
 from .hub import Hub
 from .line import Line
-from .response import ENDED, HEADERS, while_there
+from .response import ENDED, HEADERS, serve_stream
 from .tail import Tail
 
 MAX_SESSIONS = 1_000
@@ -134,21 +134,14 @@ class GatewayStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         tail = await self._hub.join(self._session_id, self._follower, self._call.context)
-        line = Line.of(scope)
-        take_off = self._call.guard(self._follower.abandon)
         ending = self._end_with_cookie()
         try:
-            if line is None:
-                await while_there(receive, self._serve(send, tail, None))
-            else:
-                line.watch(self._follower.abandon)
-                await self._serve(send, tail, line)
+            await serve_stream(
+                scope, receive, self._call, self._follower.abandon, lambda line: self._serve(send, tail, line)
+            )
         finally:
-            take_off()
             if ending is not None:
                 ending.cancel()
-            if line is not None:
-                line.release()
             await self._hub.leave(tail, self._follower)
 
     def _end_with_cookie(self) -> asyncio.TimerHandle | None:

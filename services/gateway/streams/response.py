@@ -77,18 +77,11 @@ class EventStream:
             # It names no session and might not do as a subject: refused in the service's own words.
             await self._call.ask(self._call.clients.sessions.GetSession, GetSessionRequest(session_id=self._session_id))
         tail = await self._hub.join(self._session_id, self._follower, self._call.context, self._thread_id)
-        line = Line.of(scope)
-        take_off = self._call.guard(self._follower.abandon)
         try:
-            if line is None:
-                await while_there(receive, self._serve(send, tail, None))
-            else:
-                line.watch(self._follower.abandon)
-                await self._serve(send, tail, line)
+            await serve_stream(
+                scope, receive, self._call, self._follower.abandon, lambda line: self._serve(send, tail, line)
+            )
         finally:
-            take_off()
-            if line is not None:
-                line.release()
             await self._hub.leave(tail, self._follower)
 
     async def _serve(self, send: Send, tail: Tail, line: Line | None) -> None:
@@ -170,6 +163,28 @@ class EventStream:
             if stops or frame.type in ENDING_TYPES:
                 return frames[: index + 1], True
         return frames, False
+
+
+async def serve_stream(
+    scope: Scope,
+    receive: Receive,
+    call: Call,
+    abandon: Callable[[], None],
+    serve: Callable[[Line | None], Coroutine[Any, Any, None]],
+) -> None:
+    """Serve on the connection's line where it has one; `abandon` is called once the client is gone or not let in."""
+    line = Line.of(scope)
+    take_off = call.guard(abandon)
+    try:
+        if line is None:
+            await while_there(receive, serve(None))
+        else:
+            line.watch(abandon)
+            await serve(line)
+    finally:
+        take_off()
+        if line is not None:
+            line.release()
 
 
 async def while_there(receive: Receive, work: Coroutine[Any, Any, None]) -> None:

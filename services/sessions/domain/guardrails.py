@@ -10,8 +10,8 @@ saved; runners do the checking.
 """
 
 from typing import Any
-from urllib.parse import urlsplit
 
+from kit.addresses import LONGEST_URL, AddressRefused, split_url
 from services.sessions.domain import shape
 from services.sessions.domain.session_errors import InvalidRequest
 
@@ -26,7 +26,6 @@ MAX_PATTERNS = 50
 MAX_PATTERN_CHARACTERS = 1_000
 MAX_CODE_CHARACTERS = 64
 MAX_MESSAGE_CHARACTERS = 500
-MAX_URL_CHARACTERS = 2_048
 DEFAULT_TIMEOUT_SECONDS = 5
 MAX_TIMEOUT_SECONDS = 30
 _PATTERN_MEMORY_BYTES = 4 * 1024 * 1024
@@ -90,11 +89,13 @@ def _compile(pattern: str, field: str) -> None:
 
 def _endpoint(value: Any, field: str) -> dict[str, Any]:
     shape.mapping(value, field, ENDPOINT_FIELDS)
-    url = shape.text(value.get("url"), f"{field}.url", minimum=1, maximum=MAX_URL_CHARACTERS)
-    if not _is_plain_url(url):
+    url = shape.text(value.get("url"), f"{field}.url", minimum=1, maximum=LONGEST_URL)
+    try:
+        split_url(url)
+    except AddressRefused:
         raise InvalidRequest(
             f"{field}.url must be an http or https URL that names a host and no user.", field=f"{field}.url"
-        )
+        ) from None
     seconds = value.get("timeout_seconds")
     if seconds is None:
         seconds = DEFAULT_TIMEOUT_SECONDS
@@ -107,17 +108,6 @@ def _endpoint(value: Any, field: str) -> dict[str, Any]:
         "timeout_seconds": seconds,
         "on_failure": "block" if on_failure is None else shape.one_of(on_failure, f"{field}.on_failure", ON_FAILURE),
     }
-
-
-def _is_plain_url(url: str) -> bool:
-    if not url.isprintable() or " " in url or "\\" in url:
-        return False
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc and port != 0
 
 
 def _told(value: dict[str, Any], field: str) -> dict[str, str]:

@@ -48,10 +48,6 @@ class EngineChoice:
         """The choice as fields of an agent's document."""
         return {ENGINE: self.engine} | ({OPTIONS: dict(self.options)} if self.engine == HTTP_ENGINE else {})
 
-    def to_public(self) -> dict[str, Any]:
-        """The same as readers see it."""
-        return public_fields(self.to_fields())
-
 
 BUILTIN = EngineChoice()
 

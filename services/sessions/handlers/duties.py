@@ -7,7 +7,7 @@ import orjson
 from kit.rpc.context import current_context
 from kit.telemetry import traceparent
 from managed_agents.sessions.v1 import duties_pb2, duties_pb2_grpc
-from services.sessions.domain import duty, turn
+from services.sessions.domain import duty
 from services.sessions.domain.inbound import ClientEvent
 from services.sessions.domain.resources import MEMORY_STORE
 from services.sessions.domain.session_state import Phase, SessionState, phase_of
@@ -88,9 +88,7 @@ class DutiesHandlers(duties_pb2_grpc.DutiesServiceServicer):
         if concern(state, results):
             await self._operations.threads.append_client_events(unit, state, results, traceparent())
         else:
-            await unit.apply(
-                turn.append_client_events(state, results, unit.now, new_event_id, traceparent=traceparent())
-            )
+            await unit.append_client_events(state, results)
 
     async def _resources(self, unit: Unit, session_id: str) -> list[dict[str, Any]]:
         found = await Sessions(unit.tx).get(session_id)

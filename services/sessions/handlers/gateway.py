@@ -8,7 +8,6 @@ transaction, so of two equal requests at one instant one starts the run and the 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 import orjson
@@ -39,15 +38,14 @@ from services.sessions.domain.gateway import (
 from services.sessions.domain.inbound import USER_INTERRUPT, ClientEvent
 from services.sessions.domain.loop_engine import ENGINE, OPTIONS
 from services.sessions.domain.move import Moved
-from services.sessions.domain.overrides import without_effort
-from services.sessions.domain.session import NewSession
+from services.sessions.domain.session import NewSession, read_new_session
 from services.sessions.domain.session_errors import InvalidRequest
 from services.sessions.domain.session_state import SessionState, Status
 from services.sessions.domain.thread_state import client_ids
 from services.sessions.handlers.definitions import can_be_session, can_exist, once
 from services.sessions.handlers.events import EventsHandlers
 from services.sessions.handlers.publications import Publications, published_version
-from services.sessions.handlers.sessions import SessionsHandlers
+from services.sessions.handlers.sessions import SessionsHandlers, told_agent
 from services.sessions.operations.core import Operations, Unit, new_event_id, not_found
 from services.sessions.store.agents import AgentStore
 from services.sessions.store.gateway import GatewayRunRow, GatewaySessionRow, GatewayStore
@@ -73,7 +71,7 @@ class GatewayHandlers(Publications, SessionGatewayServiceServicer):
         with tracer().start_as_current_span("gateway.configuration"):
             async with self._database.read(workspace_id) as tx:
                 version = await _reachable(tx, caller)
-            new = self._sessions.read_new(_definition(version, is_new=not request.session_id), published=False)
+            new = read_new_session(_definition(version, is_new=not request.session_id), published=False)
             new, refusal = await self._sessions.prepared(workspace_id, new)
         async with self._operations.unit(workspace_id) as unit:
 
@@ -195,11 +193,8 @@ class GatewayHandlers(Publications, SessionGatewayServiceServicer):
         row = admitted.row
         await GatewayStore(unit.tx).change_agent(state.id, row.agent_version, row.agent_document, row.agent_name)
         document = orjson.loads(row.agent_document or admitted.saved.document)
-        shown = {name: value for name, value in document.items() if name != "metadata"}
-        model = without_effort(orjson.loads(admitted.saved.model))
-        identity = {"type": "agent", "id": row.agent_id, "version": row.agent_version}
         state = replace(state, agent_name=row.agent_name)
-        told = {"agent": identity | shown | {"model": model}}
+        told = {"agent": told_agent(row.agent_id, row.agent_version, document, admitted.saved.model)}
         return (await unit.apply(turn.tell_update(state, told, unit.now, new_event_id))).state
 
 
@@ -282,14 +277,10 @@ async def _started(unit: Unit, caller: pb.GatewayCaller, moved: Moved, record: S
         agent_version=row.agent_version,
         configuration=_configuration(record, caller),
         trace_id=traceparent()[3:35],
-        created_at=_moment(moved, unit.now),
+        created_at=moved.moved_at or unit.now,
     )
     await GatewayStore(unit.tx).insert_run(run)
     return pb.StartRunResponse(session_id=row.id, run_id=run.run_id, first_seq=run.first_seq)
-
-
-def _moment(moved: Moved, now: datetime) -> datetime:
-    return moved.moved_at or now
 
 
 def _configuration(record: SessionRecord, caller: pb.GatewayCaller) -> str:

@@ -100,7 +100,7 @@ class SessionsHandlers(SessionsServiceServicer):
     async def CreateSession(self, request: CreateSessionRequest, context: Any) -> CreateSessionResponse:
         """A session, idle or at work on its initial events."""
         call = current_context()
-        new = self.read_new(read_body(request.definition_json), published=call.published_contract)
+        new = read_new_session(read_body(request.definition_json), published=call.published_contract)
         if not self._has_grader:
             refuse_ungraded(new.initial_events, "initial_events")
         new, refusal = await self.prepared(call.workspace_id, new)
@@ -212,10 +212,6 @@ class SessionsHandlers(SessionsServiceServicer):
             state, outcomes = moved.state, moved.outcome_changes
         return CreateSessionResponse(session=session_message(admitted.record(state, outcomes), unit.now))
 
-    def read_new(self, body: dict[str, Any], *, published: bool) -> NewSession:
-        """What a session is asked to be made of; refused by the first field that is wrong."""
-        return read_new_session(body, published=published)
-
     async def prepared(self, workspace_id: str, new: NewSession) -> tuple[NewSession, DomainError | None]:
         """What other services say of the request, asked before a transaction begins, so that none waits for them."""
         new, refusal = await self._check_vaults(new) if new.vault_ids else (new, None)
@@ -305,9 +301,14 @@ class _Change:
         if after == before:
             return
         self.agent_document = orjson.dumps(after).decode()
-        shown = {name: value for name, value in after.items() if name != "metadata"}
-        identity = {"type": "agent", "id": record.row.agent_id, "version": record.row.agent_version}
-        self._tell(agent=identity | public_fields(shown) | {"model": without_effort(orjson.loads(record.agent_model))})
+        self._tell(agent=told_agent(record.row.agent_id, record.row.agent_version, after, record.agent_model))
+
+
+def told_agent(agent_id: str, version: int, document: dict[str, Any], model: str) -> dict[str, Any]:
+    """The agent as the log tells of a change."""
+    shown = {name: value for name, value in document.items() if name != "metadata"}
+    identity = {"type": "agent", "id": agent_id, "version": version}
+    return identity | public_fields(shown) | {"model": without_effort(orjson.loads(model))}
 
 
 async def _lock(unit: Unit, session_id: str) -> SessionState:

@@ -14,7 +14,7 @@ from services.sessions.domain import steps
 from services.sessions.domain.errors import AgentNotFound
 from services.sessions.domain.inbound import USER_INTERRUPT, ClientEvent
 from services.sessions.domain.move import Moved
-from services.sessions.domain.session import NewSession
+from services.sessions.domain.session import NewSession, read_new_session
 from services.sessions.domain.session_errors import SessionEnded, SessionNotFound
 from services.sessions.domain.session_state import SessionState
 from services.sessions.domain.step_sessions import FirstStep, begin
@@ -57,7 +57,7 @@ class StepsHandlers(StepsServiceServicer):
             agent = await AgentStore(tx).load(agent_id)
         steps.require_message(step)
         first = begin(agent, step)
-        new = self._sessions.read_new(first.body, published=False)
+        new = read_new_session(first.body, published=False)
         new, refusal = await self._sessions.prepared(workspace_id, new)
         if refusal is not None:
             raise refusal

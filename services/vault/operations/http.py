@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import aiohttp
-from yarl import URL
 
-from kit.addresses import AddressRefused, Target
-from kit.pinned import Pinned
+from kit.addresses import Target
+from kit.pinned import Pinned, as_judged
 
 FAILURES = (aiohttp.ClientError,)
 
@@ -17,9 +16,7 @@ async def post(
     url: str, target: Target, headers: Mapping[str, str], data: Mapping[str, str] | bytes | None, max_bytes: int
 ) -> tuple[int, dict[str, str], bytes]:
     """Status, headers by lower-case name, and the beginning of the body. A redirect is an answer."""
-    address = URL(url, encoded=True)
-    if address.raw_host is None or address.raw_host.lower().strip("[]") != target.host or address.port != target.port:
-        raise AddressRefused("This URL can be read in two ways.")
+    address = as_judged(url, target)
     connector = aiohttp.TCPConnector(resolver=Pinned(target.addresses), use_dns_cache=False, force_close=True)
     async with (
         aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session,

@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping
 
 from kit.redaction import register_secret
+from services.worker.fleet.backoff import Backoff
 from services.worker.fleet.errors import AccessRefused, OptionUnusable, Refused, Unreachable
 from services.worker.fleet.metrics import Metrics, MetricsServer
 from services.worker.fleet.options import KEY_VARIABLE, Options
@@ -37,10 +38,10 @@ def run(options: Options, key: str | None, environment: Mapping[str, str]) -> in
     reporter = Reporter(as_json=options.as_json, level="debug" if options.verbose else "info")
     handler = LogHandler(reporter)
     logging.getLogger().addHandler(handler)
-    import uvloop as runner
+    import uvloop
 
     try:
-        return runner.run(_live(options, key, environment, reporter))
+        return uvloop.run(_live(options, key, environment, reporter))
     except OptionUnusable as unusable:
         reporter.error(str(unusable))
         return UNUSABLE
@@ -151,8 +152,6 @@ async def _protocol(
     """
     if options.environment_id is None:
         return TOOL
-    from services.worker.fleet.backoff import Backoff
-
     backoff, seldom = Backoff(), Seldom()
     while True:
         try:

@@ -17,13 +17,12 @@ from pathlib import Path
 from services.worker.fleet.errors import OptionUnusable
 from services.worker.sandbox.cgroups import ControlGroups, SessionGroup
 from services.worker.sandbox.egress import NetworkPolicy
-from services.worker.sandbox.folders import OUTPUTS, TEMPORARY, UPLOADS, WORKSPACE, SessionFolders
+from services.worker.sandbox.folders import TEMPORARY, WORKSPACE, SessionFolders
 from services.worker.sandbox.isolation import Isolation, detect
 from services.worker.sandbox.launching import Launcher
 from services.worker.sandbox.limits import SandboxLimits
 from services.worker.tools import VisibleRoot
 
-KINDS = ("auto", "bubblewrap", "landlock", "none")
 _PREFIX = "managed-agents-worker-"
 # A folder may be so new that its owner has not locked it yet.
 _LEFT_SECONDS = 60.0
@@ -139,6 +138,3 @@ def _remove_leftovers() -> None:
                     shutil.rmtree(entry.path, ignore_errors=True)
                 finally:
                     os.close(fd)
-
-
-__all__ = ["KINDS", "OUTPUTS", "UPLOADS", "Ground", "WorkdirFolders", "network_policy", "sandbox_kind"]

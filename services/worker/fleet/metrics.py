@@ -57,7 +57,7 @@ class Metrics:
             ("items_running", "gauge", "Work items that run now.", self.running),
             ("calls_failed_total", "counter", "Calls of the platform that got no usable answer.", self.calls_failed),
             ("renewals_failed_total", "counter", "Renewals of leases that failed.", self.renewals_failed),
-            ("connected", "gauge", "Whether the platform answered within the last minute and a half.", self.connected),
+            ("connected", "gauge", "Whether the platform answered lately.", self.connected),
             ("start_time_seconds", "gauge", "When the worker began, in seconds of Unix time.", int(self.began_at)),
         )
         for name, kind, text, value in plain:

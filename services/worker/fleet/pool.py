@@ -41,7 +41,6 @@ class Pool:
         self._seldom = Seldom()
         self._room = asyncio.Event()
         self._room.set()
-        self.taken = 0
 
     async def run(self) -> None:
         """Until asked to stop, or after one item with `--once`. AccessRefused where no call could ever succeed."""
@@ -115,7 +114,6 @@ class Pool:
         return True
 
     def _begin(self, item: Any) -> None:
-        self.taken += 1
         task = asyncio.ensure_future(self._serve(item))
         self._running.add(task)
         self._metrics.running = len(self._running)

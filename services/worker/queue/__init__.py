@@ -1,5 +1,5 @@
 """The work queue of self-hosted environments.
 
-Tables (schema `worker`): `work_items`, `ended_sessions`, `processed_messages`.
+Tables (schema `worker`): `work_items`, `ended_sessions`, `polling_workers`, `processed_messages`.
 Rpcs: `QueueService`, `SessionWorkService`.
 """

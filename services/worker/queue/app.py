@@ -63,6 +63,7 @@ def compose(settings: QueueSettings, nats: Nats, *, consumers: Mapping[str, str]
     service.add("sessions", stop=sessions.close)
     tools.add_to(service, server)
     tools.hear_ends(service, consumers["ends"])
+    tools.sweeping.also.append(whole_sessions.consumer.forget_old)
     whole_sessions.add_to(service, server)
     service.add("rpc", server.start, server.stop)
     return service

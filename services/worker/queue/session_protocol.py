@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from kit.consumer import Consumer
@@ -27,8 +26,7 @@ class SessionProtocol:
         duties: Any,
         *,
         ttl_seconds: int,
-        consumer_name: str = "session_work",
-        subjects: Sequence[str] = SUBJECTS,
+        consumer_name: str,
     ) -> None:
         self.room = SessionRoom()
         self.duties = SessionDuties(database, nats, duties, self.room)
@@ -39,7 +37,7 @@ class SessionProtocol:
             nats,
             stream="SESSIONS",
             name=consumer_name,
-            subjects=subjects,
+            subjects=SUBJECTS,
             handler=self.duties.hear,
             committed=self.duties.heard,
         )

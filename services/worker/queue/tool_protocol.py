@@ -39,7 +39,7 @@ class ToolProtocol:
         lease_seconds: float,
         keep_seconds: float,
         sweep_seconds: float,
-        silence_seconds: float = 30.0,
+        silence_seconds: float,
     ) -> None:
         replica, ask_ended = new_id("queue"), EndedSessions(sessions).ask
         self._database = database

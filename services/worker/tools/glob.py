@@ -38,7 +38,7 @@ SPEC = ToolSpec(
 
 def run(files: FileView, arguments: dict[str, Any]) -> str:
     """Return the matching paths, one a line."""
-    pattern, folder = _start(arguments["pattern"], arguments.get("path"))
+    pattern, folder = split_start(arguments["pattern"], arguments.get("path"))
     if ".." in pattern.split("/"):
         raise ToolFailed("glob: pattern: must not contain '..'; name the folder in path")
     try:
@@ -60,7 +60,7 @@ def run(files: FileView, arguments: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _start(pattern: str, path: str | None) -> tuple[str, str]:
+def split_start(pattern: str, path: str | None) -> tuple[str, str]:
     """Split an absolute pattern into a folder without wildcards and the rest."""
     if not pattern.startswith("/"):
         return pattern, path or "."

@@ -94,8 +94,8 @@ def test_a_second_ctrl_c_ends_a_deaf_service_at_once(tmp_path: Path, services: P
     with up(tmp_path / "data", services, sessions="deaf") as platform:
         platform.wait_up()
         platform.process.send_signal(signal.SIGINT)
-        await_until(lambda: "stop queue" in platform.story(), timeout=10)
-        await_until(lambda: _signal_until_gone(platform), timeout=10)
+        await_until(lambda: "stop queue" in platform.story(), timeout=30)
+        await_until(lambda: _signal_until_gone(platform), timeout=30)
         assert platform.leftovers() == []
 
 
@@ -110,7 +110,7 @@ def test_what_a_service_leaves_in_its_group_is_ended(tmp_path: Path, services: P
         platform.wait_up()
         assert any("left behind" in line for line in platform.leftovers())
         platform.stop(signal.SIGTERM)
-        await_until(lambda: platform.leftovers() == [], timeout=5)
+        await_until(lambda: platform.leftovers() == [], timeout=30)
 
 
 def test_a_killed_supervisor_takes_its_services_with_it_and_the_next_one_works(tmp_path: Path, services: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_dead_database_and_message_server_come_back(tmp_path: Path, services: 
         before = [server.pid() for server in servers]
         for server in servers:
             server.kill()
-        await_until(lambda: all(server.pid() not in (None, *before) for server in servers), timeout=15)
+        await_until(lambda: all(server.pid() not in (None, *before) for server in servers), timeout=30)
         assert "starting again" in platform.said()
         assert platform.stop() == 0
         assert [server.pid() for server in servers] == [None, None]

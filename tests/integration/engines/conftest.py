@@ -1,6 +1,6 @@
 """The world that tests of outside agents start in."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -8,6 +8,14 @@ import pytest
 from kit.testing.fixtures import MakeDatabase
 from services.sessions.app import MIGRATIONS
 from tests.integration.runner.harness import World, world
+from tests.support.sandboxes import known_host
+
+
+@pytest.fixture(scope="package", autouse=True)
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """This one, looked at once."""
+    with known_host(tmp_path_factory.mktemp("host")):
+        yield
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from tests.integration.engines.sessions import remote_session, runner
 from tests.integration.runner.harness import World, of, text_of, types
 from tests.integration.runner.played import ASKING, CUSTOM, TOOLSET, PlayedSandboxes
 from tests.support.http_agent import Answer, calls, http_agent, reply
+from tests.support.mcp_server import mcp_server
 
 
 async def test_a_plain_turn_is_one_step_and_leaves_the_log_of_any_turn(platform: World) -> None:
@@ -70,6 +71,24 @@ async def test_calls_run_in_order_and_all_results_go_back_in_one_request(platfor
         assert all(tool.keys() == {"name", "description", "input_schema"} for tool in tools)
         assert [event["content"][0]["id"] for event in of(log, "agent.tool_use")] == ["c1", "c2", "c3"]
         assert [text_of(event) for event in of(log, "agent.message")] == ["Done."]
+
+
+async def test_tools_of_a_server_are_offered_and_run_as_in_any_turn(platform: World) -> None:
+    asked = calls(("c1", "tested__add", {"a": 1, "b": 2}))
+    toolset = {
+        "type": "mcp_toolset",
+        "mcp_server_name": "tested",
+        "default_config": {"permission_policy": {"type": "always_allow"}},
+    }
+    async with http_agent(asked, reply("Three.")) as agent, mcp_server() as server, runner(platform):
+        servers = [{"type": "url", "name": "tested", "url": server.url}]
+        session = await remote_session(platform, agent, toolset, mcp_servers=servers)
+        await platform.say(session, "add")
+        log = await platform.until(session)
+        assert "tested__add" in [tool["name"] for tool in agent.steps[0]["tools"]]
+        assert agent.steps[1]["tool_results"] == [{"id": "c1", "ok": True, "result": "3"}]
+        assert server.calls == [("add", {"a": 1, "b": 2})]
+        assert [event["mcp_server_name"] for event in of(log, "agent.mcp_tool_use")] == ["tested"]
 
 
 async def test_a_reply_ends_the_turn_whatever_else_the_answer_has(platform: World) -> None:

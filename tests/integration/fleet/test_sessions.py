@@ -1,5 +1,7 @@
 """Whole sessions: their calls are run here in order, confirmed where they must be, each in a folder of its own."""
 
+import errno
+import os
 import time
 from pathlib import Path
 
@@ -289,6 +291,25 @@ def test_the_name_of_a_skill_leads_nowhere(tmp_path: Path, name: str) -> None:
     with pytest.raises(ArchiveRefused):
         unpack(tmp_path, name, write_zip([PackedFile("x/SKILL.md", b"")]))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_skill_that_the_disk_does_not_take_leaves_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kit.archives import write_zip
+    from services.worker.fleet.session import skills
+
+    write = skills._write
+
+    def write_some(root: int, incoming: str, file: PackedFile) -> None:
+        if file.name == "second":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(root, incoming, file)
+
+    monkeypatch.setattr(skills, "_write", write_some)
+    with pytest.raises(OSError, match="No space"):
+        skills.unpack(tmp_path, "pdf", write_zip([PackedFile(f"pdf/{each}", b"x") for each in ("first", "second")]))
+    assert list(Path(f"{tmp_path}{skills.READ_ONLY}").iterdir()) == []
 
 
 async def test_a_skill_is_not_written_through_a_link_of_the_agents(tmp_path: Path, sessions: SessionServer) -> None:

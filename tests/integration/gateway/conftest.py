@@ -1,22 +1,34 @@
-"""A real gateway over a real sessions service and a real vault; the runner is a small stand-in behind gRPC."""
+"""A real gateway over a real sessions service and a real vault; the runner is a small stand-in behind gRPC.
+
+One platform serves all tests here. Each test is alone on it since it has a workspace of its own: whoever comes without
+a key is in that one while the test runs. A test that needs more of its own takes one of these instead:
+
+    own_vault      a gateway and a vault of its own over the shared services, for what keys and settings change; its
+                   callers without a key are in the default workspace
+    fresh_gateway  everything of its own, also in the default workspace, for services that are stopped or have runners
+"""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+import pytest_asyncio
 
+from kit.ids import new_id
 from kit.nats import connect as connect_nats
 from kit.rpc.server import Server
+from kit.testing import database
 from managed_agents.worker.v1 import runner_pb2
 from managed_agents.worker.v1.runner_pb2_grpc import RunnerServiceServicer, add_RunnerServiceServicer_to_server
 from services.gateway.admission.keyring import KeyRing
+from services.gateway.admission.principal import ANONYMOUS, DEFAULT_WORKSPACE
 from services.gateway.app import HttpServer, all_operations, create_app
 from services.gateway.clients import Clients, connect
 from services.gateway.config import GatewaySettings
@@ -29,6 +41,7 @@ from services.vault.config import VaultSettings
 from services.worker.queue import app as queue_app
 from services.worker.queue.config import QueueSettings
 
+MakeDatabase = Callable[..., Awaitable[str]]
 MODEL_KEY = "canary-of-the-gateways-tests"
 MODEL_ENVIRONMENT = {
     "MANAGED_AGENTS_MODEL_VENDOR": "openai",
@@ -68,18 +81,65 @@ class Gateway:
     database_url: str = ""
     # What is held open there.
     hub: Hub | None = None
+    # Where the services listen.
+    addresses: dict[str, str] = field(default_factory=dict)
+    # Of whoever comes without a key.
+    workspace_id: str = DEFAULT_WORKSPACE
+
+
+@asynccontextmanager
+async def databases(postgres: str) -> AsyncIterator[MakeDatabase]:
+    """Makes databases that are dropped when this is over."""
+    async with AsyncExitStack() as stack:
+
+        async def make(schema: str, folder: Path | None = None) -> str:
+            return await stack.enter_async_context(database(postgres, schema, folder))
+
+        yield make
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def platform(postgres: str, nats_url: str) -> AsyncIterator[Gateway]:
+    """What all tests here share."""
+    async with databases(postgres) as make, serving(make, nats_url) as listening:
+        yield listening
 
 
 @pytest.fixture
-async def gateway(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
-    """Sessions on a fresh database, the stand-ins, and the gateway on a port of its own."""
-    async with serving(make_database, nats_url) as listening:
+def workspace() -> Iterator[str]:
+    """A workspace that nobody else is in, which is that of every caller without a key as long as the test runs."""
+    mine = new_id("wrkspc")
+    # The principal itself, since the gateway asks whether somebody is that one.
+    object.__setattr__(ANONYMOUS, "workspace_id", mine)
+    try:
+        yield mine
+    finally:
+        object.__setattr__(ANONYMOUS, "workspace_id", DEFAULT_WORKSPACE)
+
+
+@pytest.fixture
+def gateway(platform: Gateway, workspace: str) -> Gateway:
+    """The shared platform as a caller without a key sees it who has a workspace for themselves."""
+    return replace(platform, workspace_id=workspace)
+
+
+@pytest_asyncio.fixture(loop_scope="package")
+async def fresh_gateway(postgres: str, nats_url: str) -> AsyncIterator[Gateway]:
+    """Everything on fresh databases, and the gateway on a port of its own."""
+    async with databases(postgres) as make, serving(make, nats_url) as listening:
+        yield listening
+
+
+@pytest_asyncio.fixture(loop_scope="package")
+async def own_vault(platform: Gateway, postgres: str, nats_url: str) -> AsyncIterator[Gateway]:
+    """A gateway and a vault of its own."""
+    async with databases(postgres) as make, beside(platform, make, nats_url) as listening:
         yield listening
 
 
 @asynccontextmanager
-async def serving(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
-    """The same, for as long as its user wants it."""
+async def serving(make_database: MakeDatabase, nats_url: str) -> AsyncIterator[Gateway]:
+    """All services and a gateway, for as long as its user wants it."""
     with tempfile.TemporaryDirectory(prefix="ma-gw-") as folder:
         addresses = {name: f"unix:{Path(folder) / name}" for name in ("sessions", "vault", "runner", "queue")}
         dsn = await make_database("sessions", MIGRATIONS)
@@ -92,11 +152,7 @@ async def serving(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
                 data_dir=Path(folder) / "data",
             )
         )
-        vault_dsn = await make_database(vault_app.SCHEMA, vault_app.MIGRATIONS)
-        vault = vault_app.compose(
-            VaultSettings(listen=addresses["vault"], database_url=vault_dsn, secret_key="a secret of enough length"),
-            MODEL_ENVIRONMENT,
-        )
+        vault = await _vault(addresses["vault"], make_database)
         queue = queue_app.compose(
             QueueSettings(
                 listen=addresses["queue"],
@@ -108,39 +164,72 @@ async def serving(make_database: Any, nats_url: str) -> AsyncIterator[Gateway]:
         )
         runner = Server(addresses["runner"], service="runner")
         runner.add(add_RunnerServiceServicer_to_server, StandInRunner())
-        named = {f"{name}_address": value for name, value in addresses.items()}
-        settings = GatewaySettings(port=0, shutdown_seconds=2, **named)
-        clients = connect(settings.addresses(), token=None, call_seconds=settings.call_seconds)
-        nats = await connect_nats(nats_url, "gateway")
-        hub = Hub(nats, clients.events)
-        ring = KeyRing(clients.keys)
-        await ring.listen(nats)
-        server = HttpServer(create_app(settings, clients, all_operations(settings, hub, ring), ring), settings)
-        parts = {"vault": vault, "runner": runner, "sessions": sessions, "queue": queue, "http": server}
-        try:
-            for part in parts.values():
-                await part.start()
-            yield Gateway(
-                f"http://127.0.0.1:{server.port}",
-                clients,
-                server,
-                parts,
-                addresses["sessions"],
-                Path(folder) / "data",
-                dsn,
-                hub,
-            )
-        finally:
-            await hub.close()
-            for part in reversed(parts.values()):
-                await part.stop()
-            await ring.close()
-            await nats.close()
-            await clients.close()
+        parts = {"vault": vault, "runner": runner, "sessions": sessions, "queue": queue}
+        kept = {"data_dir": Path(folder) / "data", "database_url": dsn}
+        async with _listening(parts, addresses, nats_url, **kept) as gateway:
+            yield gateway
 
 
-@pytest.fixture
+@asynccontextmanager
+async def beside(platform: Gateway, make_database: MakeDatabase, nats_url: str) -> AsyncIterator[Gateway]:
+    """A gateway with a vault of its own over the other services of a platform."""
+    with tempfile.TemporaryDirectory(prefix="ma-gw-") as folder:
+        addresses = platform.addresses | {"vault": f"unix:{Path(folder) / 'vault'}"}
+        vault = await _vault(addresses["vault"], make_database)
+        kept = {"data_dir": platform.data_dir, "database_url": platform.database_url}
+        async with _listening({"vault": vault}, addresses, nats_url, **kept) as gateway:
+            yield gateway
+
+
+async def _vault(address: str, make_database: MakeDatabase) -> Any:
+    dsn = await make_database(vault_app.SCHEMA, vault_app.MIGRATIONS)
+    settings = VaultSettings(listen=address, database_url=dsn, secret_key="a secret of enough length")
+    return vault_app.compose(settings, MODEL_ENVIRONMENT)
+
+
+@asynccontextmanager
+async def _listening(
+    parts: dict[str, Any], addresses: dict[str, str], nats_url: str, **kept: Any
+) -> AsyncIterator[Gateway]:
+    """A gateway over the services with these addresses; those of `parts` are started before and stopped after it."""
+    settings = GatewaySettings(port=0, shutdown_seconds=2, **{f"{name}_address": at for name, at in addresses.items()})
+    clients = connect(settings.addresses(), token=None, call_seconds=settings.call_seconds)
+    nats = await connect_nats(nats_url, "gateway")
+    hub = Hub(nats, clients.events)
+    ring = KeyRing(clients.keys)
+    await ring.listen(nats)
+    server = HttpServer(create_app(settings, clients, all_operations(settings, hub, ring), ring), settings)
+    parts = {**parts, "http": server}
+    try:
+        for part in parts.values():
+            await part.start()
+        url = f"http://127.0.0.1:{server.port}"
+        yield Gateway(url, clients, server, parts, addresses["sessions"], hub=hub, addresses=addresses, **kept)
+    finally:
+        await hub.close()
+        for part in reversed(parts.values()):
+            await part.stop()
+        await ring.close()
+        await nats.close()
+        await clients.close()
+
+
+@asynccontextmanager
+async def calling(gateway: Gateway) -> AsyncIterator[httpx2.AsyncClient]:
+    """A plain caller. It speaks to this machine alone: the trusted certificates are not worth being read each time."""
+    async with httpx2.AsyncClient(base_url=gateway.url, timeout=30, verify=False) as client:
+        yield client
+
+
+@pytest_asyncio.fixture(loop_scope="package")
 async def http(gateway: Gateway) -> AsyncIterator[httpx2.AsyncClient]:
     """A plain caller."""
-    async with httpx2.AsyncClient(base_url=gateway.url) as client:
+    async with calling(gateway) as client:
+        yield client
+
+
+@pytest_asyncio.fixture(loop_scope="package")
+async def fresh_http(fresh_gateway: Gateway) -> AsyncIterator[httpx2.AsyncClient]:
+    """The same where everything is fresh."""
+    async with calling(fresh_gateway) as client:
         yield client

@@ -20,8 +20,7 @@ from tests.integration.gateway.conftest import Gateway
 @asynccontextmanager
 async def another(gateway: Gateway, nats_url: str, **changes: Any) -> AsyncIterator[tuple[httpx2.AsyncClient, KeyRing]]:
     """A client of a further gateway, and that gateway's key ring."""
-    folder = gateway.sessions_address.removesuffix("sessions")
-    named = {f"{name}_address": f"{folder}{name}" for name in ("sessions", "vault", "runner", "queue")}
+    named = {f"{name}_address": at for name, at in gateway.addresses.items()}
     settings = GatewaySettings(port=0, shutdown_seconds=2, **(named | changes))
     clients = connect(settings.addresses(), token=None, call_seconds=settings.call_seconds)
     nats = await connect_nats(nats_url, "another gateway")
@@ -30,7 +29,7 @@ async def another(gateway: Gateway, nats_url: str, **changes: Any) -> AsyncItera
     server = HttpServer(create_app(settings, clients, all_operations(settings, hub, ring), ring), settings)
     await server.start()
     try:
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=30, verify=False) as client:
             yield client, ring
     finally:
         await hub.close()

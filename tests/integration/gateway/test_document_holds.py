@@ -15,6 +15,15 @@ import pytest
 from tests.integration.gateway.conftest import Gateway
 from tests.integration.gateway.further import another
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
+
+@pytest.fixture
+def gateway(fresh_gateway: Gateway) -> Gateway:
+    """Everything in it is made, changed and deleted at random."""
+    return fresh_gateway
+
+
 CHECKS = ",".join(
     (
         "not_a_server_error",
@@ -32,22 +41,32 @@ KEY = "ma_configured_key_of_the_document"
 PUBLISHED = ("anthropic-version:2026-10-21", "anthropic-beta:managed-agents-2026-04-01")
 
 
+@pytest.fixture
+def whole(request: pytest.FixtureRequest) -> bool:
+    return request.config.getoption("--whole-document")
+
+
+@pytest.fixture
+def wanted(phase: str, whole: bool) -> None:
+    """Asked before anything is started."""
+    if phase == "coverage" and not whole:
+        pytest.skip("every bound of every field: make document")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("headers", "phase"), [((), "coverage"), (PUBLISHED, "fuzzing")], ids=["local coverage", "published fuzzing"]
 )
 async def test_generated_requests(
+    wanted: None,
     gateway: Gateway,
     nats_url: str,
     tmp_path: Path,
     headers: tuple[str, ...],
     phase: str,
-    request: pytest.FixtureRequest,
+    whole: bool,
 ) -> None:
-    whole = request.config.getoption("--whole-document")
-    if phase == "coverage" and not whole:
-        pytest.skip("every bound of every field: make document")
     # Some of the requests make and delete keys: this one stays, whatever becomes of those.
     async with another(gateway, nats_url, api_key=KEY, inbound_rate_limit="off") as (client, _ring):
         await _run(str(client.base_url), tmp_path, (*headers, f"authorization:Bearer {KEY}"), phase, whole)

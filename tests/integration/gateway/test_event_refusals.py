@@ -6,12 +6,15 @@ from typing import Any
 
 import httpx2
 import pytest
+import pytest_asyncio
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 AGENT = {"name": "assistant", "model": "default", "system": "You are helpful."}
 INTERRUPT = {"type": "user.interrupt"}
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def session_id(http: httpx2.AsyncClient) -> str:
     """An idle session."""
     agent = (await http.post("/v1/agents", json=AGENT)).json()

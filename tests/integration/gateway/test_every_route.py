@@ -12,11 +12,12 @@ from typing import Any
 
 import httpx2
 import pytest
+import pytest_asyncio
 
 from services.gateway.app import all_operations
 from services.gateway.operation import Operation
 from tests.integration.gateway import tenants
-from tests.integration.gateway.conftest import Gateway
+from tests.integration.gateway.conftest import databases, serving
 from tests.integration.gateway.further import another
 from tests.integration.gateway.tenants import (
     SESSION_WORK,
@@ -31,6 +32,7 @@ from tests.integration.gateway.tenants import (
 from tests.unit.gateway.support import hub, settings
 
 pytestmark = pytest.mark.timeout(180)
+IN_MODULE = pytest.mark.asyncio(loop_scope="module")
 
 OPERATIONS = all_operations(settings(), hub())
 DOORS = ("/api/agents/{agent_id}/eve/v1", "/api/agents/{agent_id}/preview/eve/v1")
@@ -113,10 +115,15 @@ class Ground:
         return await ask(self.http, operation, path, example(operation, self.ours.ids), headers)
 
 
-@pytest.fixture
-async def ground(gateway: Gateway, nats_url: str) -> AsyncIterator[Ground]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ground(postgres: str, nats_url: str) -> AsyncIterator[Ground]:
+    """One for all tests here: nothing that they send is let through to change what is in it."""
     # The limits of a minute are proven elsewhere.
-    async with another(gateway, nats_url, inbound_rate_limit="off") as (http, _ring):
+    async with (
+        databases(postgres) as make,
+        serving(make, nats_url) as gateway,
+        another(gateway, nats_url, inbound_rate_limit="off") as (http, _ring),
+    ):
         admin = (await http.post("/v1/api-keys", json={"name": "admin"})).json()["secret_key"]
         ours, theirs = await furnish(http, "wrkspc_a", admin), await furnish(http, "wrkspc_b", admin)
         ground = Ground(http, ours, theirs, admin)
@@ -143,6 +150,7 @@ def test_every_route_declares_the_role_that_the_rules_want(operation: Operation)
     assert operation.workers_only == (name(operation) in WORKERS_ONLY)
 
 
+@IN_MODULE
 async def test_who_gets_in_where(ground: Ground) -> None:
     wrong: list[str] = []
     for operation in OPERATIONS:
@@ -175,6 +183,7 @@ def _expected(operation: Operation) -> dict[str, tuple[int, str, str]]:
     return expected
 
 
+@IN_MODULE
 async def test_another_workspaces_resource_is_as_unknown_as_one_that_never_was(ground: Ground) -> None:
     wrong: list[str] = []
     for operation in OPERATIONS:
@@ -211,6 +220,7 @@ def _anonymous(answer: tuple[int, Any], ids: dict[str, str]) -> tuple[int, str]:
     return status, shown
 
 
+@IN_MODULE
 async def test_no_list_shows_another_workspaces_resources(ground: Ground) -> None:
     theirs = [each for each in ground.theirs.ids.values() if each.count("_") and len(each) > 20]
     for operation in OPERATIONS:
@@ -248,13 +258,19 @@ def _bodies(ids: dict[str, str], ours: dict[str, str]) -> list[tuple[str, str, A
         ("POST", f"{session}/outcomes/evaluate", {"outcome_id": ids["outcome_id"]}),
         ("POST", "/v1/x/worker/claim", {"worker_id": "w", "environment_id": ids["environment_id"]}),
         ("GET", f"/v1/sessions?agent_id={ids['agent_id']}", None),
+        ("GET", f"/v1/sessions?memory_store_id={ids['memory_store_id']}", None),
         ("GET", f"/v1/files?scope_id={ids['session_id']}", None),
         ("GET", f"/v1/files?ids={file_id}", None),
-        ("GET", f"/v1/files?after_id={file_id}", None),
+        *(("GET", f"/v1/files?{side}_id={file_id}", None) for side in ("after", "before")),
         ("GET", f"/v1/memory_stores/{ours['memory_store_id']}/memory_versions?memory_id={ids['memory_id']}", None),
+        ("GET", f"/v1/memory_stores/{ours['memory_store_id']}/memory_versions?session_id={ids['session_id']}", None),
+        ("GET", f"/v1/memory_stores/{ours['memory_store_id']}/memory_versions?api_key_id={ids['key_id']}", None),
+        ("GET", f"/v1/x/mcp/status?session_id={ids['session_id']}", None),
+        ("POST", f"{session}/events", {"events": [{"type": "user.interrupt", "session_thread_id": ids["thread_id"]}]}),
     ]
 
 
+@IN_MODULE
 async def test_another_workspaces_ids_in_bodies_and_filters_are_unknown_too(ground: Ground) -> None:
     ours, theirs, never = ground.ours.ids, ground.theirs.ids, tenants.unknown(ground.theirs.ids)
     wrong: list[str] = []
@@ -276,6 +292,7 @@ def _read(answer: httpx2.Response) -> tuple[int, Any]:
     return answer.status_code, answer.json()
 
 
+@IN_MODULE
 async def test_a_worker_or_a_reader_is_not_told_what_else_is_served(ground: Ground) -> None:
     for who, path, expected in (
         ("worker", "/v1/agents", 403),

@@ -16,6 +16,8 @@ from kit.waiting import within
 
 from .conftest import Gateway
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 LIMIT = 10 * 1024 * 1024
 PUBLISHED = {"anthropic-version": "2026-10-21"}
 BETA = {"anthropic-beta": "managed-agents-2026-04-01"}
@@ -436,3 +438,21 @@ async def test_artifacts_of_no_session_and_none_of_a_session_are_told_apart(http
     artifact = (await http.post(f"/v1/sessions/{other}/artifacts", json=body)).json()
     foreign = await http.get(f"/v1/sessions/{session_id}/artifacts/{artifact['id']}/content")
     assert error_of(foreign, 404)["code"] == "artifact_not_found"
+
+
+async def test_no_answer_says_where_the_bytes_lie(http: httpx2.AsyncClient, gateway: Gateway) -> None:
+    session_id, file = await a_session(http), await upload(http, os.urandom(2000), "data.bin")
+    artifact = {"path": "/artifacts/a.md", "content": "a"}
+    made = (await http.post(f"/v1/sessions/{session_id}/artifacts", json=artifact)).json()
+    await http.post(f"/v1/sessions/{session_id}/resources", json={"type": "file", "file_id": file["id"]})
+    paths = [f"/v1/files/{file['id']}", f"/v1/files/{file['id']}/content", "/v1/files", "/v1/files/file_none"]
+    paths += [
+        f"/v1/sessions/{session_id}{end}" for end in ("/artifacts", f"/artifacts/{made['id']}/content", "/resources")
+    ]
+    answers = [await http.get(path) for path in paths]
+    blob = gateway.data_dir / "files" / file["sha256"][:2] / file["sha256"]
+    assert blob.is_file() and [answer.status_code for answer in answers] == [200, 200, 200, 404, 200, 200, 200]
+    for answer in answers:
+        told = answer.content + repr(answer.headers).encode()
+        for place in (gateway.data_dir, blob.parent.name + "/" + file["sha256"], blob.parent):
+            assert str(place).encode() not in told, answer.url

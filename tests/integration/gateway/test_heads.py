@@ -13,6 +13,8 @@ from kit.waiting import within
 from services.gateway.operation.protocol import MAX_HEAD_BYTES
 from tests.integration.gateway.conftest import Gateway
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 MOST_BYTES = 64 * 1024 * 1024
 
 

@@ -8,7 +8,9 @@ import json
 import httpx2
 import pytest
 
-from tests.integration.gateway.conftest import Gateway
+from tests.integration.gateway.conftest import Gateway, calling
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 AGENT = {"name": "assistant", "model": "default", "system": "You are helpful."}
 
@@ -117,7 +119,10 @@ async def test_runtime_and_capabilities(http: httpx2.AsyncClient) -> None:
     assert inventory["contract"]["type"] == "capability_matrix"
 
 
-async def test_a_service_that_is_away_is_told_and_comes_back(http: httpx2.AsyncClient, gateway: Gateway) -> None:
+async def test_a_service_that_is_away_is_told_and_comes_back(
+    fresh_http: httpx2.AsyncClient, fresh_gateway: Gateway
+) -> None:
+    http, gateway = fresh_http, fresh_gateway
     ready = await http.get("/v1/x/health?ready=true")
     assert (ready.status_code, set(ready.json()["checks"].values())) == (200, {"ok"})
     await gateway.services["runner"].stop()
@@ -133,7 +138,12 @@ async def test_a_service_that_is_away_is_told_and_comes_back(http: httpx2.AsyncC
     assert {each["status"] for each in inventory["capabilities"]} == {"unavailable"}
 
 
-async def test_a_request_in_flight_ends_before_the_listener_does(http: httpx2.AsyncClient, gateway: Gateway) -> None:
+async def test_a_request_in_flight_ends_before_the_listener_does(own_vault: Gateway) -> None:
+    async with calling(own_vault) as http:
+        await _in_flight(http, own_vault)
+
+
+async def _in_flight(http: httpx2.AsyncClient, gateway: Gateway) -> None:
     answers = [asyncio.create_task(http.post("/v1/agents", json=AGENT)) for _ in range(8)]
     await answers[0]
     await gateway.server.stop()

@@ -10,11 +10,14 @@ import anthropic
 import httpx2
 import orjson
 import pytest
+import pytest_asyncio
 
 from kit.rpc.client import channel
 from kit.rpc.context import CallContext
 from tests.integration.gateway.conftest import Gateway
 from tests.integration.sessions.turn_driver import WORKSPACE, Replica, end, event
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 AGENT = {"name": "assistant", "model": "default", "system": "You are helpful."}
 READINESS = {
@@ -283,15 +286,15 @@ async def test_repeats_answer_as_the_first_did(http: httpx2.AsyncClient) -> None
     assert len((await http.get(f"/v1/sessions/{there['id']}/outcomes")).json()["data"]) == 2
 
 
-@pytest.fixture
-async def published(gateway: Gateway) -> AsyncIterator[Any]:
+@pytest_asyncio.fixture(loop_scope="package")
+async def published(fresh_gateway: Gateway) -> AsyncIterator[Any]:
     async with anthropic.AsyncAnthropic(
-        base_url=gateway.url, api_key="any", max_retries=0, _strict_response_validation=True
+        base_url=fresh_gateway.url, api_key="any", max_retries=0, _strict_response_validation=True
     ) as client:
         yield client
 
 
-async def test_the_published_client_sees_an_outcome_through(gateway: Gateway, published: Any) -> None:
+async def test_the_published_client_sees_an_outcome_through(fresh_gateway: Gateway, published: Any) -> None:
     """Declared at creation, measured by a runner of the test's own, revised, declared anew and interrupted."""
     beta = published.beta
     agent = await beta.agents.create(name="a", model="default", system="s")
@@ -299,7 +302,7 @@ async def test_the_published_client_sees_an_outcome_through(gateway: Gateway, pu
     assert made.status == "running"
     (shown,) = made.outcome_evaluations
     assert (shown.result, shown.iteration, shown.description, shown.completed_at) == ("pending", 0, "Ship it", None)
-    async with _replica(gateway) as replica, replica.runner() as runner:
+    async with _replica(fresh_gateway) as replica, replica.runner() as runner:
         await _measure(replica, await runner.granted(), "needs_revision", "satisfied")
         session = await beta.sessions.retrieve(made.id)
         (shown,) = session.outcome_evaluations

@@ -7,11 +7,14 @@ from typing import Any
 
 import anthropic
 import pytest
+import pytest_asyncio
 
 from tests.integration.gateway.conftest import Gateway
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
-@pytest.fixture
+
+@pytest_asyncio.fixture(loop_scope="package")
 async def published(gateway: Gateway) -> AsyncIterator[Any]:
     async with anthropic.AsyncAnthropic(
         base_url=gateway.url, api_key="any", max_retries=0, _strict_response_validation=True

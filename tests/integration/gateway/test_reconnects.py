@@ -8,17 +8,27 @@ from typing import Any
 
 import httpx2
 import pytest
+import pytest_asyncio
 
 from kit.rpc.client import channel
 from kit.rpc.context import CallContext
 from tests.integration.gateway.conftest import Gateway
 from tests.integration.sessions.turn_driver import WORKSPACE, Replica, Runner, answer, call, end, event, user
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
+
+@pytest.fixture
+def gateway(fresh_gateway: Gateway) -> Gateway:
+    """Runners take whatever turn waits, so there must be no other."""
+    return fresh_gateway
+
+
 PUBLISHED = {"anthropic-version": "2023-06-01", "anthropic-beta": "managed-agents-2026-04-01"}
 Step = Callable[[], Awaitable[Any]]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def replica(gateway: Gateway) -> AsyncIterator[Replica]:
     """The rpcs of the sessions service behind the gateway."""
     connection = channel(gateway.sessions_address)

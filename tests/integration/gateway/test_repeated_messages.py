@@ -7,9 +7,12 @@ from typing import Any
 
 import httpx2
 import pytest
+import pytest_asyncio
 
 from kit.errors import Unavailable
 from tests.integration.gateway.conftest import Gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 AGENT = {"name": "assistant", "model": "default", "system": "You are helpful."}
 PUBLISHED = {"anthropic-version": "2023-06-01", "anthropic-beta": "managed-agents-2026-04-01"}
@@ -51,7 +54,7 @@ class Sender:
         return [event["id"] for event in page["data"]]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def sender(gateway: Gateway, http: httpx2.AsyncClient) -> Sender:
     agent = (await http.post("/v1/agents", json=AGENT)).json()
     session = (await http.post("/v1/sessions", json={"agent": agent["id"]})).json()

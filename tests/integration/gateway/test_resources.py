@@ -7,6 +7,8 @@ from typing import Any
 import httpx2
 import pytest
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 PUBLISHED = {"anthropic-version": "2026-10-21", "anthropic-beta": "managed-agents-2026-04-01"}
 REPOSITORY = {"type": "github_repository", "url": "https://github.com/owner/repo", "authorization_token": "ghp_canary"}
 SHA = "0123456789abcdef0123456789abcdef01234567"

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import httpx2
+import pytest
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 PUBLISHED = {"anthropic-version": "2023-06-01", "anthropic-beta": "managed-agents-2026-04-01"}
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import pytest_asyncio
 
 from kit.testing import await_until
 from services.gateway.app import all_operations
@@ -22,7 +23,7 @@ from tests.integration.gateway.further import another
 from tests.integration.gateway.tenants import Tenant, ask, example, filled, furnish
 from tests.unit.gateway.support import hub, settings
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.asyncio(loop_scope="package")]
 
 OPERATIONS = all_operations(settings(), hub())
 WORK = "/v1/environments/{environment_id}/work"
@@ -135,10 +136,10 @@ class Ground:
         return {name(each) for each in tried if await self.status(each, key, **ids) not in (401, 403)}
 
 
-@pytest.fixture
-async def ground(gateway: Gateway, nats_url: str) -> AsyncIterator[Ground]:
+@pytest_asyncio.fixture(loop_scope="package")
+async def ground(fresh_gateway: Gateway, nats_url: str) -> AsyncIterator[Ground]:
     # The limits of a minute are proven elsewhere.
-    async with another(gateway, nats_url, inbound_rate_limit="off") as (http, _ring):
+    async with another(fresh_gateway, nats_url, inbound_rate_limit="off") as (http, _ring):
         admin = (await http.post("/v1/api-keys", json={"name": "admin"})).json()["secret_key"]
         ground = Ground(http, await furnish(http, "wrkspc_a", admin))
         await ground.furnish()

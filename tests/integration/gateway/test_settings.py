@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
 import pytest
+import pytest_asyncio
 
-from tests.integration.gateway.conftest import MODEL_KEY, Gateway
+from tests.integration.gateway.conftest import MODEL_KEY, Gateway, beside, calling, databases
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="package")
+async def unchanged(platform: Gateway, postgres: str, nats_url: str) -> AsyncIterator[Gateway]:
+    """A vault for all tests that save nothing."""
+    async with databases(postgres) as make, beside(platform, make, nats_url) as listening:
+        yield listening
+
+
+@pytest.fixture
+def gateway(unchanged: Gateway) -> Gateway:
+    return unchanged
+
+
+@pytest_asyncio.fixture(loop_scope="package")
+async def own_http(own_vault: Gateway) -> AsyncIterator[httpx2.AsyncClient]:
+    """A caller who may save settings, since nobody else has that vault."""
+    async with calling(own_vault) as client:
+        yield client
+
 
 MASK = "********"
 PATH = "/v1/x/settings"
@@ -42,7 +66,8 @@ async def test_what_is_read_says_what_is_saved_in_effect_and_possible(http: http
     assert engines["builtin"]["options_schema"]["properties"]["default_max_steps"]["default"] == 25
 
 
-async def test_the_way_of_a_change_read_judge_try_save(http: httpx2.AsyncClient) -> None:
+async def test_the_way_of_a_change_read_judge_try_save(own_http: httpx2.AsyncClient) -> None:
+    http = own_http
     found = await read(http)
     document = copy.deepcopy(found["saved_config"])
     document["loop_engine"]["options"] = {"default_max_steps": 7, "requires_action_timeout_seconds": 60}
@@ -82,7 +107,8 @@ async def test_a_revision_that_is_none_is_refused_by_validation_as_by_a_save(
     assert judged == error_of(await http.put(PATH, json=body), 400) and "revision" in judged["message"]
 
 
-async def test_a_new_secret_is_taken_once_and_shown_never(http: httpx2.AsyncClient) -> None:
+async def test_a_new_secret_is_taken_once_and_shown_never(own_http: httpx2.AsyncClient) -> None:
+    http = own_http
     document = (await read(http))["saved_config"]
     for revision, key in enumerate((KEY, MASK)):
         document["model"] |= {"vendor": "openai", "api_key": key}
@@ -149,7 +175,8 @@ async def test_an_area_is_tried(http: httpx2.AsyncClient, area: str, config: dic
     assert told["ok"] is (status == "ok") and told["message"]
 
 
-async def test_areas_are_tried_before_any_key_is_there(http: httpx2.AsyncClient) -> None:
+async def test_areas_are_tried_before_any_key_is_there(own_http: httpx2.AsyncClient) -> None:
+    http = own_http
     document = (await read(http))["saved_config"] | {"model": {"vendor": "demo"}}
     assert (await http.put(PATH, json={"revision": 0, "config": document})).status_code == 200
     model = {"area": "model", "config": {"vendor": "openai", "api_key": MASK}}
@@ -159,8 +186,9 @@ async def test_areas_are_tried_before_any_key_is_there(http: httpx2.AsyncClient)
 
 
 async def test_without_a_runner_the_rest_is_told_and_what_runs_fails_its_test(
-    gateway: Gateway, http: httpx2.AsyncClient
+    fresh_gateway: Gateway, fresh_http: httpx2.AsyncClient
 ) -> None:
+    gateway, http = fresh_gateway, fresh_http
     await gateway.services["runner"].stop()
     found = await read(http)
     assert found["diagnostics"]["metadata"]["health"] == "ok"

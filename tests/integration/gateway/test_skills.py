@@ -9,7 +9,6 @@ import stat
 import unicodedata
 import warnings
 import zipfile
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
@@ -19,14 +18,10 @@ from kit.archives import Limits, read_zip
 from tests.integration.gateway.conftest import Gateway
 from tests.support.skills import as_form, manifest, package, zipped
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 PUBLISHED = {"anthropic-version": "2026-10-21"}
 EARLIER = {"anthropic-version": "2023-06-01", "anthropic-beta": "skills-2025-10-02"}
-
-
-@pytest.fixture
-async def http(gateway: Gateway) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=gateway.url, timeout=30) as client:
-        yield client
 
 
 async def _create(http: httpx2.AsyncClient, name: str = "greeter", **headers: str) -> Any:
@@ -216,7 +211,10 @@ ARCHIVES = {
 }
 
 
-async def test_a_bad_archive_is_refused_and_nothing_is_written(http: httpx2.AsyncClient, gateway: Gateway) -> None:
+async def test_a_bad_archive_is_refused_and_nothing_is_written(
+    fresh_http: httpx2.AsyncClient, fresh_gateway: Gateway
+) -> None:
+    http, gateway = fresh_http, fresh_gateway
     for kind, data in ARCHIVES.items():
         for way in ({"files": [("files", ("a.zip", data))]}, {"json": _json({"a.skill": data})}):
             answer = await http.post("/v1/skills", **way)
@@ -232,7 +230,10 @@ NAMES = (
 )
 
 
-async def test_a_bad_name_in_a_form_or_in_json_is_refused(http: httpx2.AsyncClient, gateway: Gateway) -> None:
+async def test_a_bad_name_in_a_form_or_in_json_is_refused(
+    fresh_http: httpx2.AsyncClient, fresh_gateway: Gateway
+) -> None:
+    http, gateway = fresh_http, fresh_gateway
     for name in NAMES:
         form = {"files": [*as_form(package()), ("files[]", (name, b"x"))]}
         for way in (form, {"json": _json(package() | {name: b"x"})}):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from kit.waiting import within
 from tests.integration.gateway.conftest import Gateway
@@ -13,8 +14,16 @@ from tests.integration.gateway.further import another
 from tests.integration.gateway.stepping import Stage, code, stage
 from tests.integration.sessions.turn_driver import answer, end
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 
 @pytest.fixture
+def gateway(fresh_gateway: Gateway) -> Gateway:
+    """Runners take whatever turn waits, and keys turn authentication on."""
+    return fresh_gateway
+
+
+@pytest_asyncio.fixture(loop_scope="package")
 async def here(gateway: Gateway) -> AsyncIterator[Stage]:
     async with stage(gateway) as made:
         yield made

@@ -7,6 +7,8 @@ from typing import Any
 import httpx2
 import pytest
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 PREFIXES = ("/v1/vaults", "/v1/credential-vaults")
 SECRET = "ghp_canary_of_the_gateway"
 FLAT = {

@@ -101,7 +101,7 @@ async def test_a_rolled_back_transaction_sends_nothing(database, nats, stream, r
 
 async def test_wake_is_quick_and_a_lost_hint_costs_a_second(database, nats, stream, relay):
     await write(database, stream, 0, 1)
-    await await_until(lambda: empty(database), timeout=5)
+    await await_until(lambda: empty(database), timeout=30)
     subscription = await nats.client.subscribe(f"{stream}.x")
     took = []
     for number in range(1, 11):
@@ -282,7 +282,7 @@ async def test_a_consumer_that_stops_leaves_nothing_on_its_way_to_nobody(databas
         await consumer.stop()
     last = Consumer(database, nats, stream=stream, name="c", subjects=[f"{stream}.>"], handler=effects.handle)
     await last.start()
-    await await_until(lambda: effects.are(sorted(f"m{number}" for number in range(30))), timeout=10)
+    await await_until(lambda: effects.are(sorted(f"m{number}" for number in range(30))), timeout=30)
     await last.stop()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.errors import Unavailable
+from kit.ids import new_id
 from kit.lifecycle import Service
 from kit.nats import connect
 from kit.postgres import Database
@@ -23,7 +24,8 @@ from managed_agents.worker.v1.queue_pb2_grpc import QueueServiceStub
 from services.worker.queue.app import MIGRATIONS, SCHEMA
 from services.worker.queue.tool_protocol import ToolProtocol
 
-WORKSPACE = "wrkspc_a"
+# Of this process alone: queues of other test processes tell of their items on the same bus.
+WORKSPACE = new_id("wrkspc")
 PLATFORM = CallContext(WORKSPACE, "req_1", "runner_1")
 ENVIRONMENT = "env_1"
 SESSION = "sess_1"
@@ -156,9 +158,14 @@ class Queue:
         self._replicas: list[Replica] = []
 
     async def replica(
-        self, *, work_lease_seconds: float = 60.0, work_sweep_seconds: float = 0.2, hears_ends: bool = False
+        self,
+        *,
+        work_lease_seconds: float = 60.0,
+        work_sweep_seconds: float = 0.2,
+        work_silence_seconds: float = 30.0,
+        hears_ends: bool = False,
     ) -> Replica:
-        """Starts one. To stop hearing of ended sessions takes two seconds, so it does only where that is tested."""
+        """Starts one; it hears of ended sessions only where that is tested."""
         listen = f"unix:{self._folder}/queue-{next(_numbers)}.sock"
         database, nats = CountingDatabase(self.dsn, SCHEMA), await connect(self.nats_url, "queue")
         sessions = Channel(self._sessions_address, exchange=True)
@@ -170,6 +177,7 @@ class Queue:
             lease_seconds=work_lease_seconds,
             keep_seconds=86_400.0,
             sweep_seconds=work_sweep_seconds,
+            silence_seconds=work_silence_seconds,
         )
         service = Service("queue", grace_seconds=5.0)
         service.add("database", database.open, database.close)

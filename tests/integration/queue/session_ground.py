@@ -17,14 +17,14 @@ from kit.postgres import Database
 from kit.rpc.client import Channel
 from kit.rpc.context import CallContext
 from kit.rpc.server import Server
-from kit.testing import database
+from kit.testing.swept import SweptDatabases
 from managed_agents.sessions.v1 import duties_pb2
 from managed_agents.worker.v1 import session_work_pb2 as pb
 from managed_agents.worker.v1.session_work_pb2_grpc import SessionWorkServiceStub
 from services.worker.queue.app import MIGRATIONS, SCHEMA
 from services.worker.queue.session_protocol import SessionProtocol
 
-WORKSPACE = "wrkspc_a"
+WORKSPACE = new_id("wrkspc")
 STREAM_SUBJECT = "sessions.work"
 
 
@@ -243,11 +243,11 @@ class Ground:
 
 
 @asynccontextmanager
-async def session_ground(postgres: str, nats_url: str) -> AsyncIterator[Ground]:
+async def session_ground(databases: SweptDatabases, nats_url: str) -> AsyncIterator[Ground]:
     """A database of its own, and the stream."""
     # Short, since the path of a socket may not be long.
     with tempfile.TemporaryDirectory(prefix="ma-q-") as folder:
-        async with database(postgres, SCHEMA, MIGRATIONS) as dsn:
+        async with databases.database(SCHEMA, MIGRATIONS) as dsn:
             connections = Database(dsn, SCHEMA)
             await connections.open()
             ground = Ground(nats_url, dsn, Path(folder), connections)

@@ -10,6 +10,7 @@ import pytest
 
 from kit import failpoints
 from kit.nats import connect
+from kit.testing.swept import SweptDatabases
 from services.worker.queue.domain import session_item
 from services.worker.queue.domain.session_item import Caller, SessionItem
 from services.worker.queue.operations.session_duties import SessionDuties
@@ -33,7 +34,7 @@ class Bare:
         async with ground.database.transaction(WORKSPACE) as tx:
             store = SessionItemStore(tx)
             await store.need("work_1", ground.environment_id, ground.name("1"))
-            item = await store.hand_out(ground.environment_id, "w1", b"token", 5.0)
+            item = await store.hand_out(ground.environment_id, b"token", 5.0)
             assert item is not None
             _, now = await store.lock(item.environment_id, item.id) or pytest.fail("it is there")
             item = session_item.acknowledge(item, Caller(b"token"), now, 60)
@@ -64,8 +65,8 @@ class Bare:
 
 
 @pytest.fixture
-async def bare(postgres: str, nats_url: str) -> AsyncIterator[Bare]:
-    async with session_ground(postgres, nats_url) as ground:
+async def bare(swept_databases: SweptDatabases, nats_url: str) -> AsyncIterator[Bare]:
+    async with session_ground(swept_databases, nats_url) as ground:
         nats = await connect(nats_url, "queue")
         try:
             yield Bare(ground, SessionDuties(ground.database, nats, ground.duties, SessionRoom()))

@@ -136,7 +136,8 @@ async def test_a_claim_that_lapsed_unaccepted_goes_to_another_worker_and_its_hol
     assert (await running).result_json == b"2"
 
 
-async def test_a_worker_that_only_polls_gets_what_lapsed_too(ground: Queue) -> None:
+async def test_a_worker_that_only_polls_gets_what_lapsed_too(ground: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.worker.queue.operations.pool.FRESH_SECONDS", 0.3)
     replica = await ground.replica(work_lease_seconds=0.2)
     running = replica.run("work_1")
     assert await replica.claim("gone", wait_seconds=10)
@@ -163,13 +164,17 @@ async def test_the_lease_must_be_live_for_an_acceptance_and_not_for_a_renewal(gr
     await running
 
 
-async def test_what_was_accepted_is_never_handed_out_again_and_its_late_result_counts(ground: Queue) -> None:
+async def test_what_was_accepted_is_never_handed_out_again_and_its_late_result_counts(
+    ground: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What lapsed is looked for several times while the second worker waits.
+    monkeypatch.setattr("services.worker.queue.operations.pool.FRESH_SECONDS", 0.1)
     replica = await ground.replica(work_lease_seconds=1.0)
     running = replica.run("work_1")
     assert await replica.claim("paused", wait_seconds=10)
     await replica.accept("work_1", "paused")
 
-    assert await replica.claim("w2", wait_seconds=2.5) is None
+    assert await replica.claim("w2", wait_seconds=1.6) is None
     await replica.complete("work_1", "paused", result="late")
     assert (await running).result_json == b'"late"'
 
@@ -185,11 +190,11 @@ async def test_what_another_installation_tells_of_its_items_hands_out_nothing_of
         "work_1", PLATFORM.workspace_id, "env_1", "sess_1", "exec", Status.PENDING, 2, 1, long_ago,
         queue_until=long_ago + timedelta(hours=1), wait_until=long_ago + timedelta(hours=1),
     )  # fmt: skip
-    claiming = asyncio.create_task(replica.claim("w2", wait_seconds=2))
+    claiming = asyncio.create_task(replica.claim("w2", wait_seconds=1))
     bus = await connect(ground.nats_url, "elsewhere")
     while not claiming.done():
         await bus.publish(f"{ENQUEUED}.env_1", orjson.dumps({"replica": "elsewhere", "items": [as_told(pending)]}))
-        await asyncio.wait({claiming}, timeout=0.2)
+        await asyncio.wait({claiming}, timeout=0.1)
     await bus.close()
 
     assert claiming.result() is None

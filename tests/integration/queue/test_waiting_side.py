@@ -44,9 +44,9 @@ async def test_what_nobody_took_in_time_may_be_submitted_again_and_is_never_hand
 async def test_the_outcome_of_what_a_worker_took_and_never_reported_is_unknown(
     ground: Queue, is_accepted: bool
 ) -> None:
-    replica = await ground.replica(work_lease_seconds=1.0)
-    running = replica.run("work_1", queue_seconds=1.5, wait_seconds=3)
-    assert await replica.claim("gone", wait_seconds=1.5)
+    replica = await ground.replica(work_lease_seconds=2.5)
+    running = replica.run("work_1", queue_seconds=2.5, wait_seconds=3)
+    assert await replica.claim("gone", wait_seconds=2.5)
     if is_accepted:
         await replica.accept("work_1", "gone")
 
@@ -193,7 +193,10 @@ async def test_replicas_hand_out_each_others_items_and_tell_each_others_waiters_
 
 
 @pytest.mark.parametrize("asked", [{"environment_id": "env_1"}, {}, {"session_id": "sess_1"}])
-async def test_an_item_that_no_hint_told_of_is_found_by_the_sweep(ground: Queue, asked: dict[str, str]) -> None:
+async def test_an_item_that_no_hint_told_of_is_found_by_the_sweep(
+    ground: Queue, asked: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.worker.queue.operations.pool.FRESH_SECONDS", 0.3)
     replica = await ground.replica()
     claiming = asyncio.create_task(replica.claim("w1", wait_seconds=20, **asked))
     assert await replica.claim("w1") is None
@@ -267,6 +270,27 @@ async def test_items_whose_waiter_is_gone_end_and_are_forgotten_in_time(ground: 
     assert await rows(ground, "SELECT * FROM worker.ended_sessions") == []
 
 
+@pytest.mark.parametrize("is_accepted", [True, False])
+async def test_a_stopped_item_whose_waiter_and_holder_are_gone_ends_soon_after_the_lease(
+    ground: Queue, is_accepted: bool
+) -> None:
+    # Nobody here sweeps by itself, since nobody waits.
+    replica = await ground.replica(work_lease_seconds=1.0, work_silence_seconds=0.2)
+    run = replica.run("work_1", wait_seconds=3600)
+    assert await replica.claim("w1", wait_seconds=5)
+    if is_accepted:
+        await replica.accept("work_1")
+    run.cancel()
+    assert await replica.stop_session() == 1
+    assert await ended_as(replica, "work_1") == ("claimed", "")
+
+    async def is_over() -> bool:
+        await replica.sweeping.clean()
+        return await ended_as(replica, "work_1") == ("stopped", "work_lease_lost")
+
+    await await_until(is_over)
+
+
 async def test_an_item_that_slipped_in_beside_the_end_of_its_session_is_stopped(ground: Queue) -> None:
     replica = await ground.replica()
     running = replica.run("work_1")
@@ -281,10 +305,15 @@ async def test_an_item_that_slipped_in_beside_the_end_of_its_session_is_stopped(
 async def test_nobody_asks_the_database_while_workers_wait_in_vain(ground: Queue) -> None:
     replica = await ground.replica(work_sweep_seconds=60.0)
     first = [asyncio.create_task(replica.claim(f"w{n}", environment_id="env_1", wait_seconds=30)) for n in range(50)]
-    assert await replica.claim("w", environment_id="env_1") is None
+
+    async def wait_in_vain() -> None:
+        waits = (replica.claim(f"v{n}", environment_id="env_1", wait_seconds=0.2) for n in range(50))
+        assert await asyncio.gather(*waits) == [None] * 50
+
+    # Calls are heard in their order: after these the first ones wait as well.
+    await wait_in_vain()
     asked = replica.database.asked
-    second = [asyncio.create_task(replica.claim(f"v{n}", environment_id="env_1", wait_seconds=0.2)) for n in range(50)]
-    assert await asyncio.gather(*second) == [None] * 50
+    await wait_in_vain()
     assert replica.database.asked == asked
     for claim in first:
         claim.cancel()

@@ -66,7 +66,8 @@ class World:
             listen=f"unix:{self.folder}/{new_id('r')[-8:]}.sock",
             data_dir=self.folder,
             model_retry_seconds=0.02,
-            **{"runner_drain_seconds": 1.0, **options},
+            # As the service leases turns: a runner that renews more seldom than that loses them on a busy machine.
+            **{"lease_seconds": self._sessions.lease_seconds, "runner_drain_seconds": 1.0, **options},
         )
 
         def create(access: ModelAccess) -> Any:
@@ -93,6 +94,7 @@ class World:
             "DATA_DIR": str(self.folder / "data"),
             "FAILPOINTS": failpoints,
             "RUNNER_DRAIN_SECONDS": "1",
+            "LEASE_SECONDS": str(self._sessions.lease_seconds),
             **environment,
         }
         process = await asyncio.create_subprocess_exec(
@@ -124,7 +126,7 @@ class World:
         """Messages of a person, in one request."""
         await self.clients.send(session_id, *(user(text) for text in texts))
 
-    async def until(self, session_id: str, *statuses: str, seconds: float = 10) -> list[dict[str, Any]]:
+    async def until(self, session_id: str, *statuses: str, seconds: float = 30) -> list[dict[str, Any]]:
         """The log once the session has one of the statuses."""
         wanted = statuses or ("idle",)
 
@@ -141,7 +143,7 @@ class World:
             log = await self.clients.log(session_id)
             return sum(event["type"] == event_type for event in log) >= count
 
-        await await_until(there, message=f"{count} {event_type} in {session_id}")
+        await await_until(there, timeout=30, message=f"{count} {event_type} in {session_id}")
         return await self.clients.log(session_id)
 
 

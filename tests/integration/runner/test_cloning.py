@@ -54,7 +54,11 @@ async def failure(server: GitServer, tmp_path: Path, checkout: Any = None, **opt
 
 
 def _of_process(pid: int) -> list[str]:
-    return [Path(f"/proc/{pid}/{entry}").read_bytes().decode(errors="replace") for entry in ("environ", "cmdline")]
+    try:
+        return [Path(f"/proc/{pid}/{entry}").read_bytes().decode(errors="replace") for entry in ("environ", "cmdline")]
+    except OSError:
+        # It has ended already.
+        return []
 
 
 def _files_with(folder: Path, text: str) -> list[Path]:
@@ -139,6 +143,19 @@ async def test_refusals_of_the_host_have_their_names(
 async def test_a_host_that_fails_once_is_asked_again(server: GitServer, repository: Repository, tmp_path: Path) -> None:
     server.status, server.status_times = 503, 1
     assert ((await cloned(server, tmp_path)) / "README.md").exists()
+
+
+async def test_a_transfer_that_is_cut_off_is_made_again_whole(
+    server: GitServer, repository: Repository, tmp_path: Path
+) -> None:
+    repository.commit("large.bin", os.urandom(300_000).hex())
+    repository.publish()
+    server.cuts = 2
+    path = await cloned(server, tmp_path, limits=CloneLimits(seconds=30, bytes=50_000_000, pauses=(0.01, 0.01)))
+    assert server.cuts == 0 and len((path / "large.bin").read_text()) == 600_000
+    assert git("fsck", "--full", cwd=path) == "" and git("status", "--short", cwd=path) == ""
+    server.cuts = 2
+    assert (await failure(server, tmp_path)).kind == "repository_clone_error"
 
 
 async def test_a_missing_repository_and_a_wrong_token(

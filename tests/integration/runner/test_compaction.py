@@ -291,7 +291,7 @@ async def test_a_runner_that_dies_around_a_summary_loses_nothing(platform: World
         await platform.say(session, f"LEN:3 {'word ' * 600}")
         await platform.until(session)
         await platform.say(session, "LEN:5 and then")
-        assert await within(process.wait(), 15) == -signal.SIGKILL
+        assert await within(process.wait(), 30) == -signal.SIGKILL
     await platform.say(session, "LEN:7 at last")
     stored = point == "stored"
     model = ScriptedModel([say("both")] if stored else [say("summary"), say("both")])

@@ -200,7 +200,7 @@ async def test_a_killed_runner_leaves_its_turn_to_the_next(platform: World, poin
     session = await platform.session(TOOLSET)
     async with platform.runner_process(f"{point}=kill") as process:
         await platform.say(session, 'TOOL:bash:{"command": "echo ran >> effects"}')
-        assert await within(process.wait(), 15) == -signal.SIGKILL
+        assert await within(process.wait(), 30) == -signal.SIGKILL
         sandboxes = PlayedSandboxes()
         async with platform.runner(sandboxes=sandboxes):
             log = await platform.until(session)
@@ -224,7 +224,7 @@ async def test_an_approved_call_never_runs_twice(platform: World) -> None:
         (use,) = of(log, "agent.tool_use")
         allow = {"type": "user.tool_confirmation", "tool_use_id": use["id"], "result": "allow"}
         await platform.clients.send(session, allow)
-        assert await within(process.wait(), 15) == -signal.SIGKILL
+        assert await within(process.wait(), 30) == -signal.SIGKILL
     sandboxes = PlayedSandboxes()
     async with platform.runner(sandboxes=sandboxes):
         log = await platform.until(session)
@@ -242,7 +242,7 @@ async def test_a_call_whose_turn_was_given_up_is_not_run_by_the_next_message(pla
     # The first one dies while it runs the call, the others before they can say that its outcome is not known.
     for point in ("runner.tool.running", "runner.before_append", "runner.before_append"):
         async with platform.runner_process(f"{point}=kill") as process:
-            assert await within(process.wait(), 15) == -signal.SIGKILL
+            assert await within(process.wait(), 30) == -signal.SIGKILL
     log = await platform.until(session)
     assert log[-1]["stop_reason"]["type"] == "retries_exhausted"
     sandboxes = PlayedSandboxes()

@@ -62,7 +62,7 @@ async def test_a_server_that_takes_the_connection_and_never_answers_fails_in_tim
         started = time.monotonic()
         with pytest.raises(ServerFailed, match=r"did not answer within 0\.5 seconds") as failed:
             await servers.ensure("tested")
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 20
         assert failed.value.kind == CONNECTION_FAILED
         assert servers.descriptions()[0]["status"] == "failed"
 
@@ -74,7 +74,7 @@ async def test_a_server_that_hangs_in_the_handshake_fails_in_time(method: str) -
         started = time.monotonic()
         with pytest.raises(ServerFailed) as failed:
             await servers.ensure("tested")
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 30
         assert failed.value.kind == CONNECTION_FAILED
         # It is there again: so is its session.
         server.hang.clear()
@@ -113,14 +113,14 @@ async def test_a_session_that_the_server_forgot_is_begun_anew_for_the_call_that_
 
 
 async def test_ten_calls_with_an_expired_token_refresh_it_once() -> None:
-    vault = PlayedInjections(renewals=["second"])
+    vault = PlayedInjections(renewals=["second-of-tests"])
     async with mcp_server() as server:
         vault.tokens[server.url] = "first"
         server.tokens = {"first"}
         async with session_servers(named(server.url), vault=vault) as servers:
             for number in range(3):
                 await servers.call("tested", "add", {"a": number, "b": 0})
-            server.tokens = {"second"}
+            server.tokens = {"second-of-tests"}
             results = await asyncio.gather(*(servers.call("tested", "add", {"a": n, "b": 1}) for n in range(10)))
             assert [texts(result) for result in results] == [[str(n + 1)] for n in range(10)]
             assert (vault.refreshed, len(vault.asked)) == (1, 1)

@@ -164,7 +164,7 @@ async def test_a_program_that_says_nothing_fails_in_time(sandboxes: SandboxManag
         started = time.monotonic()
         with pytest.raises(ServerFailed, match="did not answer within 1 seconds"):
             await servers.ensure("mute")
-        assert time.monotonic() - started < 4
+        assert time.monotonic() - started < 20
 
 
 async def test_a_sandbox_that_holds_no_programs_is_said_so() -> None:

@@ -270,10 +270,11 @@ async def test_an_interrupt_stops_the_call_and_tells_the_server(platform: World)
             await await_until(lambda: server.cancelled, message="the server hears of it")
 
 
+@pytest.mark.parametrize("sessions_settings", [{"lease_seconds": 2.0}], ids=["short lease"], indirect=True)
 async def test_a_call_that_a_crash_cut_off_is_not_made_again(platform: World) -> None:
     async with mcp_server() as server:
         session_id = await session_with(platform, server)
-        variables = {"ALLOWED_PRIVATE_HOSTS": "127.0.0.1", "LEASE_SECONDS": "1"}
+        variables = {"ALLOWED_PRIVATE_HOSTS": "127.0.0.1"}
         async with platform.runner_process(**variables) as process:
             await platform.say(session_id, "TOOL:tested__wait:{}")
             await await_until(lambda: server.calls, timeout=30, message="the call arrives")

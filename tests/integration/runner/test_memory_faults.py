@@ -15,6 +15,12 @@ NOTES = "/mnt/memory/notes"
 
 
 @pytest.fixture
+def sessions_settings() -> dict:
+    """Turns of runners that die go on soon, and those of the others are still renewed in time on a busy machine."""
+    return {"lease_seconds": 2.0}
+
+
+@pytest.fixture
 async def memory(platform: World) -> AsyncIterator[Remembering]:
     made = Remembering(platform)
     yield made

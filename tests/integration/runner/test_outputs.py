@@ -170,6 +170,7 @@ async def test_a_failure_of_collecting_is_no_failure_of_the_turn(
         assert sorted(await mounting.outputs(session)) == ["late"]
 
 
+@pytest.mark.parametrize("sessions_settings", [{"lease_seconds": 2.0}], ids=["short lease"], indirect=True)
 async def test_a_runner_killed_before_the_idle_leaves_a_clean_retry(platform: World, mounting: Mounting) -> None:
     session = await mounting.session()
     environment = {"SANDBOX_KIND": "auto"}

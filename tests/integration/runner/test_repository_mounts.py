@@ -1,8 +1,10 @@
 """Repositories of a session: cloned below /workspace with a token that vault keeps, told by the published errors."""
 
+import asyncio
 import re
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from kit.postgres import Database
 from kit.rpc.client import channel
+from kit.testing import await_until
 from managed_agents.sessions.v1 import environments_pb2, sessions_pb2
 from services.sessions.app import MIGRATIONS
 from services.sessions.operations.repository_tokens import RepositoryTokens
@@ -19,6 +22,8 @@ from services.sessions.operations.token_sweep import TokenSweep
 from services.vault.app import MIGRATIONS as VAULT_MIGRATIONS
 from services.vault.app import compose
 from services.vault.config import VaultSettings
+from services.worker.runner.workspace.git.cloning import CloneLimits
+from services.worker.runner.workspace.repositories import RepositoryMount
 from services.worker.sandbox import SandboxManager
 from tests.integration.runner.harness import World, of, text_of, world
 from tests.integration.runner.mounting import Mounting, refusal
@@ -33,8 +38,8 @@ async def vault_dsn(make_database) -> str:
 
 
 @pytest.fixture
-async def platform(make_database, vault_dsn, nats_url) -> AsyncIterator[World]:
-    """Sessions and a real vault."""
+async def platform(make_database, vault_dsn, nats_url, request) -> AsyncIterator[World]:
+    """Sessions and a real vault; a parameter is for how long turns are leased."""
     with tempfile.TemporaryDirectory(prefix="mv-") as name:
         listen = f"unix:{name}/vault.sock"
         vault = compose(
@@ -44,7 +49,9 @@ async def platform(make_database, vault_dsn, nats_url) -> AsyncIterator[World]:
         await vault.start()
         dsn = await make_database("sessions", MIGRATIONS)
         try:
-            async with world(dsn, nats_url, vault_address=listen) as made:
+            async with world(
+                dsn, nats_url, vault_address=listen, lease_seconds=getattr(request, "param", 10.0)
+            ) as made:
                 made.vault_address = listen
                 yield made
         finally:
@@ -68,9 +75,14 @@ async def server(tmp_path: Path) -> AsyncIterator[GitServer]:
         yield running
 
 
-def _runner(platform: World, kind: str = "auto", **options: Any) -> Any:
+@asynccontextmanager
+async def _runner(platform: World, kind: str = "auto") -> AsyncIterator[None]:
+    """A runner that may fetch from loopback, and soon tries again."""
     sandboxes = SandboxManager(platform.folder / "sandboxes", kind=kind)
-    return platform.runner(sandboxes=sandboxes, allowed_private_hosts="127.0.0.1", **options)
+    async with platform.runner(sandboxes=sandboxes, allowed_private_hosts="127.0.0.1") as runner:
+        [mount] = [each for each in runner.workspaces.mounts if isinstance(each, RepositoryMount)]
+        mount._limits = CloneLimits(pauses=(0.05, 0.05))
+        yield
 
 
 def _resource(server: GitServer, **fields: Any) -> dict[str, Any]:
@@ -105,6 +117,25 @@ async def test_a_clone_is_made_once_and_is_the_agents(platform: World, mounting:
         log = await mounting.bash(session, "ls project")
     assert [text_of(event).split()[0] for event in of(log, "agent.tool_result")[1:]] == ["mine.txt", "mine.txt"]
     assert len(server.requests) == asked
+
+
+@pytest.mark.parametrize("platform", [2.0], indirect=True)
+async def test_a_runner_killed_in_a_clone_leaves_it_to_the_next(
+    platform: World, mounting: Mounting, server: GitServer
+) -> None:
+    session = await mounting.session(_resource(server))
+    environment = {"SANDBOX_KIND": "auto", "LEASE_SECONDS": "2", "ALLOWED_PRIVATE_HOSTS": "127.0.0.1"}
+    server.hold = asyncio.Event()
+    async with platform.runner_process(**environment) as process:
+        await platform.say(session, 'TOOL:bash:{"command": "cat project/README.md; ls -A"}')
+        await await_until(lambda: any(request.startswith("POST") for request in server.requests), timeout=30)
+        process.kill()
+        await process.wait()
+    server.hold.set()
+    async with platform.runner_process(**environment):
+        log = await platform.until(session, seconds=40)
+    (result,) = of(log, "agent.tool_result")
+    assert text_of(result).split()[:2] == ["hello", "project"] and not of(log, "session.error")
 
 
 async def test_a_wrong_token_is_told_and_a_rotated_one_is_used_by_the_next_turn(

@@ -163,7 +163,7 @@ async def test_what_was_shown_before_the_runner_was_killed_is_shown_ever_after(d
         session = await doors.start("DELAY:100 LEN:200")
         before = await doors.world.until_logged(session, PART, 3)
         process.send_signal(signal.SIGKILL)
-        await within(process.wait(), 10)
+        await within(process.wait(), 30)
     # More may have come in between, and nothing that came is gone.
     shown = told(before)
     gate = Gate()

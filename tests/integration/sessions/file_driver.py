@@ -20,6 +20,7 @@ from kit.rpc.context import CallContext
 from kit.testing import await_until, free_port
 from managed_agents.sessions.v1 import files_pb2 as pb
 from managed_agents.sessions.v1.files_pb2_grpc import FilesServiceStub
+from tests.integration.sessions.turn_driver import replica
 
 WORKSPACE = "wrkspc_default"
 PIECE = 300_000
@@ -70,6 +71,16 @@ async def files_of(listen: str, workspace_id: str = WORKSPACE) -> AsyncIterator[
         yield Files(connection, workspace_id)
     finally:
         await connection.close()
+
+
+@asynccontextmanager
+async def served(dsn: str, nats_url: str, folder: Path, **settings: Any) -> AsyncIterator[str]:
+    """The address of a service over the same data: in this process, where nobody kills it."""
+    # Killed ones leave their sockets behind.
+    place = folder / new_id("p")[-4:]
+    place.mkdir()
+    async with replica(dsn, nats_url, place, data_dir=folder / "data", **settings):
+        yield address_in(place)
 
 
 @dataclass(slots=True)

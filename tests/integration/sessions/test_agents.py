@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from kit.idempotency import IdempotencyKeyReused
 from kit.pages import InvalidCursor, encode_cursor
@@ -22,8 +23,10 @@ from services.sessions.domain.errors import (
 from services.sessions.domain.session_errors import InvalidRequest, UnsupportedCapability
 from tests.integration.sessions.definitions_driver import MIGRATIONS, Definitions, document, opened
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
-@pytest.fixture
+
+@pytest_asyncio.fixture(loop_scope="package")
 async def platform(make_database: Any, clock: Any) -> AsyncIterator[Definitions]:
     async with opened(await make_database("sessions", MIGRATIONS), clock) as definitions:
         yield definitions

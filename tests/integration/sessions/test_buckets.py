@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from kit.errors import DomainError, Unavailable
 from kit.nats import Nats
@@ -26,14 +27,19 @@ from tests.integration.sessions.file_driver import (
     address_in,
     blobs_in,
     files_of,
+    rows,
+    served,
+    sessions_process,
     until_listening,
 )
 from tests.integration.sessions.turn_driver import replica
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 SIZES = [0, 1, CHUNK_BYTES + 1, PART_BYTES - 1, 2 * PART_BYTES + 3]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def bucket(folder: Path) -> AsyncIterator[Bucket]:
     server = Bucket(folder / "storage")
     server.start()
@@ -144,24 +150,31 @@ async def _listed(store: S3Blobs) -> list[Any]:
 
 
 @asynccontextmanager
-async def platform(
-    dsn: str, make_database: Any, nats_url: str, folder: Path, environment: dict[str, str]
-) -> AsyncIterator[Files]:
-    """A sessions service beside a vault that the environment tells of a bucket."""
+async def vault_of(make_database: Any, folder: Path, environment: dict[str, str]) -> AsyncIterator[str]:
+    """The address of a vault that the environment tells of a bucket."""
     address = f"unix:{folder}/vault.socket"
     vault_dsn = await make_database(vault_app.SCHEMA, vault_app.MIGRATIONS)
     settings = VaultSettings(listen=address, database_url=vault_dsn, secret_key="a secret of enough length")
     vault = vault_app.compose(settings, environment)
     await vault.start()
     try:
+        yield address
+    finally:
+        await vault.stop()
+
+
+@asynccontextmanager
+async def platform(
+    dsn: str, make_database: Any, nats_url: str, folder: Path, environment: dict[str, str]
+) -> AsyncIterator[Files]:
+    """A sessions service beside it."""
+    async with vault_of(make_database, folder, environment) as address:
         more = {"vault_address": address, "data_dir": folder / "data", "blob_grace_seconds": 0}
         async with (
             replica(dsn, nats_url, folder, blob_sweep_seconds=0.1, **more),
             files_of(address_in(folder)) as files,
         ):
             yield files
-    finally:
-        await vault.stop()
 
 
 def environment_of(bucket: Bucket) -> dict[str, str]:
@@ -203,6 +216,26 @@ async def test_a_bucket_that_goes_away_is_told_and_comes_back(
         await until_listening(bucket)
         assert [each.id for each in await files.list()] == [kept.id], "no row without its bytes"
         assert await files.download(kept.id) == b"kept"
+
+
+@pytest.mark.parametrize("point", ["blobs.written", "blobs.kept", "files.saved"])
+async def test_a_kill_in_an_upload_leaves_no_row_and_in_the_end_no_object(
+    bucket: Bucket, dsn: str, make_database: Any, nats_url: str, folder: Path, point: str
+) -> None:
+    content = os.urandom(PART_BYTES + 1)
+    async with vault_of(make_database, folder, environment_of(bucket)) as address:
+        more = {"vault_address": address}
+        async with sessions_process(dsn, nats_url, folder, f"{point}=kill@2", **more) as service:
+            async with files_of(service.listen) as files:
+                first = await files.upload(b"first")
+                with pytest.raises(DomainError):
+                    await files.upload(content)
+            await service.killed()
+        assert await rows(dsn, "SELECT id FROM files") == [(first.id,)], "what wasn't acknowledged isn't there"
+        more |= {"blob_grace_seconds": "0", "blob_sweep_seconds": "0.05"}
+        async with served(dsn, nats_url, folder, **more) as listen, files_of(listen) as files:
+            await await_until(lambda: objects(bucket) == {f"{first.sha256[:2]}/{first.sha256}"})
+            assert await files.download(first.id) == b"first"
 
 
 async def test_a_saved_choice_is_in_effect_at_once(

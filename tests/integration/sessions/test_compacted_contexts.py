@@ -1,39 +1,19 @@
 """A runner is sent a context from its newest compaction on: what it needs, and of a long log nothing else."""
 
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
 from kit.errors import InvalidArgument
-from kit.nats import Nats
 from managed_agents.sessions.v1 import turns_pb2
 from services.sessions.store.contexts import BEGIN, ContextStore
-from tests.integration.sessions.harness import MIGRATIONS, WORKSPACE, Harness, harness
-from tests.integration.sessions.turn_driver import Replica, answer, end, event, replica, types, user
+from tests.integration.sessions.harness import WORKSPACE, Harness
+from tests.integration.sessions.turn_driver import Replica, answer, end, event, types, user
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 COMPACTED = "agent.thread_context_compacted"
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="ma-") as name:
-        yield Path(name)
-
-
-@pytest.fixture
-async def one(make_database: Any, nats_url: str, folder: Path) -> AsyncIterator[Replica]:
-    async with replica(await make_database("sessions", MIGRATIONS), nats_url, folder) as clients:
-        yield clients
-
-
-@pytest.fixture
-async def h(make_database: Any, nats: Nats) -> AsyncIterator[Harness]:
-    async with harness(await make_database("sessions", MIGRATIONS), nats) as started:
-        yield started
 
 
 def compaction(context_seq: int, summary: str = "so far") -> list[turns_pb2.TurnEvent]:

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import orjson
 import pytest
+import pytest_asyncio
 
 from kit.errors import DomainError
 from kit.ids import new_id
@@ -16,6 +17,8 @@ from kit.testing import await_until
 from managed_agents.sessions.v1 import duties_pb2, environments_pb2, sessions_pb2, turns_pb2
 from tests.integration.sessions.thread_driver import Coordinator, last, saved, until_status
 from tests.integration.sessions.turn_driver import Replica, answer, end, event, types, user
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 async def self_hosted(one: Replica) -> str:
@@ -201,7 +204,7 @@ async def test_a_session_that_is_not_there_needs_nobody(one: Replica, duties: Du
         assert await refusal(duties.GetReach(duties_pb2.GetReachRequest(session_id=session_id))) == "SESSION_NOT_FOUND"
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def lead(one: Replica) -> AsyncIterator[Coordinator]:
     multiagent = {"type": "coordinator", "agents": [await saved(one, "writer"), await saved(one, "critic")]}
     agent_id = await saved(one, "lead", multiagent=multiagent)

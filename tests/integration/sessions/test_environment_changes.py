@@ -7,11 +7,14 @@ from typing import Any
 
 import orjson
 import pytest
+import pytest_asyncio
 
 from kit.errors import DomainError
 from kit.postgres import Database
 from managed_agents.sessions.v1 import environments_pb2
 from tests.integration.sessions.turn_driver import WORKSPACE, Replica, answer, end, replica, types, user
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 BROKEN = [
     ("{not json", "INVALID_ENVIRONMENT_CONFIG"),
@@ -22,13 +25,13 @@ BROKEN = [
 ]
 
 
-@pytest.fixture
-async def replicas(dsn: str, nats_url: str, folder: Path) -> AsyncIterator[tuple[Replica, Replica]]:
-    async with replica(dsn, nats_url, folder) as one, replica(dsn, nats_url, folder) as other:
+@pytest_asyncio.fixture(loop_scope="package")
+async def replicas(one: Replica, dsn: str, nats_url: str, folder: Path) -> AsyncIterator[tuple[Replica, Replica]]:
+    async with replica(dsn, nats_url, folder) as other:
         yield one, other
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def database(dsn: str) -> AsyncIterator[Database]:
     opened = Database(dsn, "sessions")
     await opened.open()

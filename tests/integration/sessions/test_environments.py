@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
+import pytest_asyncio
 
 from kit.pages import InvalidCursor
 from services.sessions.domain.errors import (
@@ -21,10 +22,12 @@ from services.sessions.domain.errors import (
 from services.sessions.store.environments import EnvironmentStore
 from tests.integration.sessions.definitions_driver import HOME, MIGRATIONS, Definitions, opened
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 LIMITED = {"type": "limited", "allow_mcp_servers": False, "allow_package_managers": False, "allowed_hosts": []}
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def platform(make_database: Any, clock: Any) -> AsyncIterator[Definitions]:
     async with opened(await make_database("sessions", MIGRATIONS), clock) as definitions:
         yield definitions

@@ -18,6 +18,8 @@ from services.sessions.store.event_pages import (
 )
 from tests.integration.sessions.harness import WORKSPACE, Harness
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 START = datetime(2026, 1, 1, tzinfo=UTC)
 EARLY, LATE = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 RARE, COMMON, ABSENT = "user.message", "agent.message", "session.error"

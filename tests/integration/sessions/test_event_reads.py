@@ -11,6 +11,8 @@ from services.sessions.domain.inbound import validate_events
 from services.sessions.store.event_reads import PAGE_BYTES
 from tests.integration.sessions.harness import Harness, refusal
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 INTERRUPT = {"type": "user.interrupt"}
 
 

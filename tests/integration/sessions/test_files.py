@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from kit.clock import SystemClock
 from kit.errors import DomainError, Unavailable
@@ -32,14 +33,17 @@ from tests.integration.sessions.file_driver import (
     files_of,
     incoming_in,
     rows,
+    served,
     sessions_process,
 )
 from tests.integration.sessions.turn_driver import Replica, replica
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 OUTPUT = {"purpose": pb.FILE_PURPOSE_OUTPUT}
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def here(dsn: str, nats_url: str, folder: Path) -> AsyncIterator[tuple[Replica, Files, Files]]:
     """A replica, its files, and the files of a workspace beside."""
     async with replica(dsn, nats_url, folder, data_dir=folder / "data") as clients:
@@ -48,12 +52,12 @@ async def here(dsn: str, nats_url: str, folder: Path) -> AsyncIterator[tuple[Rep
             yield clients, ours, others
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def files(here: tuple[Replica, Files, Files]) -> Files:
     return here[1]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def database(dsn: str) -> AsyncIterator[Database]:
     opened = Database(dsn, "sessions")
     await opened.open()
@@ -360,10 +364,10 @@ async def test_a_kill_in_an_upload_leaves_all_or_nothing(dsn: str, nats_url: str
         await service.killed()
     assert await rows(dsn, "SELECT id FROM files") == [(first.id,)], "what wasn't acknowledged isn't there"
     fast = {"blob_grace_seconds": 0, "blob_sweep_seconds": 0.05}
-    async with sessions_process(dsn, nats_url, folder, **fast) as service, files_of(service.listen) as files:
+    async with served(dsn, nats_url, folder, **fast) as listen, files_of(listen) as files:
         assert await files.download(first.id) == b"first"
         await await_until(lambda: blobs_in(folder) == {first.sha256} and not incoming_in(folder))
-    async with sessions_process(dsn, nats_url, folder) as service, files_of(service.listen) as files:
+    async with served(dsn, nats_url, folder) as listen, files_of(listen) as files:
         # Without a grace the sweep may come between the bytes and their row.
         again = await files.upload(content)
         assert await files.download(again.id) == content
@@ -371,7 +375,7 @@ async def test_a_kill_in_an_upload_leaves_all_or_nothing(dsn: str, nats_url: str
 
 async def test_a_kill_in_a_sweep_leaves_the_bytes_or_takes_them_later(dsn: str, nats_url: str, folder: Path) -> None:
     fast = {"blob_grace_seconds": 0, "blob_sweep_seconds": 0.05}
-    async with sessions_process(dsn, nats_url, folder) as service, files_of(service.listen) as files:
+    async with served(dsn, nats_url, folder) as listen, files_of(listen) as files:
         kept, gone = await files.upload(b"kept"), await files.upload(b"gone")
         await files.archive(gone.id)
     async with sessions_process(
@@ -379,7 +383,7 @@ async def test_a_kill_in_a_sweep_leaves_the_bytes_or_takes_them_later(dsn: str, 
     ) as service:
         await service.killed()
     assert blobs_in(folder) == {kept.sha256, gone.sha256}
-    async with sessions_process(dsn, nats_url, folder, **fast) as service, files_of(service.listen) as files:
+    async with served(dsn, nats_url, folder, **fast) as listen, files_of(listen) as files:
         await await_until(lambda: blobs_in(folder) == {kept.sha256})
         assert await files.download(kept.id) == b"kept"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
+import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +18,10 @@ from services.sessions.store.memories import MemoryTable
 from tests.integration.sessions.harness import WORKSPACE, Harness, refusal
 from tests.integration.sessions.memory_driver import Memories, sha
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
-@pytest.fixture
+
+@pytest_asyncio.fixture(loop_scope="package")
 async def m(h: Harness, nats: Nats) -> AsyncIterator[Memories]:
     memories = Memories(h, nats)
     await memories.make()

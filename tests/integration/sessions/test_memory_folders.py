@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from kit.nats import Nats
 from kit.testing import await_until
@@ -12,6 +13,8 @@ from services.sessions.domain.memory import MAX_MEMORIES
 from tests.integration.sessions.harness import Harness, refusal
 from tests.integration.sessions.memory_driver import Memories, changed, sha
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 WRITTEN, CONFLICT, REFUSED = (
     pb.MEMORY_CHANGE_OUTCOME_WRITTEN,
     pb.MEMORY_CHANGE_OUTCOME_CONFLICT,
@@ -19,7 +22,7 @@ WRITTEN, CONFLICT, REFUSED = (
 )
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def m(h: Harness, nats: Nats) -> AsyncIterator[Memories]:
     memories = Memories(h, nats)
     await memories.make()
@@ -141,7 +144,9 @@ async def test_a_change_is_hinted_at_after_its_commit(m: Memories, nats: Nats) -
     async def hear(message: object) -> None:
         heard.append((message.subject, message.data))  # type: ignore[attr-defined]
 
-    await nats.subscribe_eventually("memory.changed.*", hear)
+    # Of this store alone: other tests are on the same bus.
+    subject = f"memory.changed.{m.store_id}"
+    await nats.subscribe_eventually(subject, hear)
     session_id = await m.session_with()
     made = await m.add("/a", "one")
     await m.update(made.id, content="two")
@@ -149,7 +154,6 @@ async def test_a_change_is_hinted_at_after_its_commit(m: Memories, nats: Nats) -
     await m.push(session_id, changed("/b", "x"))
     await m.delete(made.id)
     await m.archive()
-    subject = f"memory.changed.{m.store_id}"
     expected = [(subject, each) for each in (b"1", b"2", b"3", b"4", b"0")]
     await await_until(lambda: len(heard) >= 5)
     assert heard == expected

@@ -5,14 +5,17 @@ from typing import Any
 
 import orjson
 import pytest
+import pytest_asyncio
 
 from kit.nats import Nats
 from managed_agents.sessions.v1 import memory_pb2 as pb
 from tests.integration.sessions.harness import Harness, refusal
 from tests.integration.sessions.memory_driver import Memories
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
-@pytest.fixture
+
+@pytest_asyncio.fixture(loop_scope="package")
 async def m(h: Harness, nats: Nats) -> AsyncIterator[Memories]:
     return Memories(h, nats)
 
@@ -169,3 +172,14 @@ async def test_only_an_active_store_is_attached_to_a_new_session(m: Memories) ->
     await m.archive()
     refused = await refusal(m.h.create(agent, resources=[entry]))
     assert (refused.reason, refused.code) == ("MEMORY_STORE_NOT_FOUND", "INVALID_ARGUMENT")
+
+
+async def test_sessions_are_listed_by_the_store_that_they_mount(m: Memories) -> None:
+    agent, stores = await m.h.agent(), [(await m.make(name)).id for name in ("one", "two", "three")]
+    entries = [{"type": "memory_store", "memory_store_id": store} for store in stores]
+    both = (await m.h.create(agent, resources=entries[:2])).id
+    second = (await m.h.create(agent, resources=[entries[1]])).id
+    await m.h.create(agent)
+    found = [{session.id for session in (await m.h.listed(memory_store_id=store)).sessions} for store in stores]
+    assert found == [{both}, {both, second}, set()]
+    assert not (await m.h.listed(memory_store_id=stores[0], workspace="wrkspc_other")).sessions

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from kit.errors import WriteConflict
 from kit.ids import new_id
@@ -12,8 +13,10 @@ from services.sessions.store.memories import Change, MemoryTable
 from tests.integration.sessions.harness import WORKSPACE, Harness, refusal
 from tests.integration.sessions.memory_driver import Memories, changed, sha
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
-@pytest.fixture
+
+@pytest_asyncio.fixture(loop_scope="package")
 async def m(h: Harness, nats: Nats) -> AsyncIterator[Memories]:
     memories = Memories(h, nats)
     await memories.make()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from services.sessions.config import Settings
 from services.sessions.handlers.outcomes import OutcomesHandler
 from tests.integration.sessions.turn_driver import MIGRATIONS, Replica, answer, end, replica, types, user
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 OUTCOME = {
     "type": "user.define_outcome",
     "description": "Ship it",
@@ -28,9 +29,8 @@ END = "span.outcome_evaluation_end"
 
 
 @pytest.fixture
-async def sessions(make_database: Any, nats_url: str, tmp_path: Path) -> AsyncIterator[Replica]:
-    async with replica(await make_database("sessions", MIGRATIONS), nats_url, tmp_path, sweep_seconds=0.05) as made:
-        yield made
+def sessions(one: Replica) -> Replica:
+    return one
 
 
 async def refused(awaited: Any) -> DomainError:

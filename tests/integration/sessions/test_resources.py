@@ -18,6 +18,8 @@ from services.sessions.operations.repository_tokens import RepositoryTokens
 from services.sessions.store.threads import ThreadStore
 from tests.integration.sessions.harness import MESSAGE, WORKSPACE, Harness, refusal
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 REPOSITORY = {"type": "github_repository", "url": "https://github.com/owner/repo", "authorization_token": "ghp_one"}
 
 

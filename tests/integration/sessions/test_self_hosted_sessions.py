@@ -15,6 +15,8 @@ from services.sessions.handlers.sessions import SessionsHandlers
 from services.sessions.operations.repository_tokens import RepositoryTokens
 from tests.integration.sessions.harness import MESSAGE, Harness, refusal
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 STDIO = {"name": "notes", "type": "stdio", "command": "notes"}
 USING_STDIO = [{"type": "agent_toolset_20260401"}, {"type": "mcp_toolset", "mcp_server_name": "notes"}]
 

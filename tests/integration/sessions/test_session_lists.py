@@ -10,6 +10,8 @@ from managed_agents.sessions.v1 import sessions_pb2
 from managed_agents.sessions.v1.sessions_pb2 import SessionStatus
 from tests.integration.sessions.harness import MESSAGE, Harness, refusal
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 
 class TestList:
     async def test_pages_are_complete_in_both_directions(self, h: Harness) -> None:

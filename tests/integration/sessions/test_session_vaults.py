@@ -13,6 +13,8 @@ from services.sessions.store.sessions import Sessions
 from services.sessions.store.threads import ThreadStore
 from tests.integration.sessions.harness import MESSAGE, WORKSPACE, Harness, refusal
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 VAULTS = ["vlt_b", "vlt_a"]
 
 

@@ -9,6 +9,8 @@ from managed_agents.sessions.v1 import sessions_pb2
 from managed_agents.sessions.v1.sessions_pb2 import SessionStatus
 from tests.integration.sessions.harness import MESSAGE, WORKSPACE, Harness, refusal
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 TOOLSET = {"type": "agent_toolset_20260401"}
 SERVER = {"type": "url", "name": "docs", "url": "https://mcp.example.com"}
 MCP_TOOLSET = {"type": "mcp_toolset", "mcp_server_name": "docs"}

@@ -3,11 +3,14 @@
 import asyncio
 
 import pytest
+import pytest_asyncio
 
 from kit.errors import Unavailable
 from kit.postgres import Database
 from kit.testing import await_until
 from services.sessions.store.shared_reads import SharedReads
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 class Shelf:
@@ -31,7 +34,7 @@ class Shelf:
         return dict(found)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def database(make_database, tmp_path):
     (tmp_path / "0001_initial.sql").write_text(
         "CREATE TABLE notes (workspace_id text, id text, text text, PRIMARY KEY (workspace_id, id));"

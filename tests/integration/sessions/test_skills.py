@@ -9,20 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from kit import failpoints
 from kit.clock import SystemClock
 from kit.errors import DomainError
-from kit.nats import Nats
 from kit.rpc.context import CallContext, use_context
-from kit.testing.fixtures import MakeDatabase
 from managed_agents.sessions.v1 import skills_pb2 as pb
 from managed_agents.sessions.v1.common_pb2 import Page
 from services.sessions.blobs.choice import Blobs
 from services.sessions.handlers.skills import SkillsHandler
 from services.sessions.operations.blob_holds import BlobSweep
-from tests.integration.sessions.harness import MIGRATIONS, WORKSPACE, Harness, harness, refusal
+from tests.integration.sessions.harness import WORKSPACE, Harness, refusal
 from tests.support.skills import package
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 class Skills:
@@ -68,10 +69,9 @@ class Skills:
         return {path.name for path in self.folder.rglob("*") if path.is_file() and len(path.name) == 64}
 
 
-@pytest.fixture
-async def skills(make_database: MakeDatabase, nats: Nats, tmp_path: Path) -> AsyncIterator[Skills]:
-    async with harness(await make_database("sessions", MIGRATIONS), nats) as h:
-        yield Skills(h, tmp_path)
+@pytest_asyncio.fixture(loop_scope="package")
+async def skills(h: Harness, tmp_path: Path) -> AsyncIterator[Skills]:
+    yield Skills(h, tmp_path)
     failpoints.arm("")
 
 

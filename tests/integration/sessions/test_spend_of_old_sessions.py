@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from kit.migrate import migrate
 from services.sessions.domain.cost import read_spend
 from services.sessions.domain.session_state import TokenUsage
 from tests.integration.sessions.turn_driver import MIGRATIONS, WORKSPACE
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 INSERT = """
 INSERT INTO sessions (workspace_id, id, created_at, updated_at, agent_id, agent_version, agent_name, environment_id,

@@ -1,8 +1,5 @@
 """Steers over the rpc: receipts in the answer and in the log, and ids that are remembered."""
 
-import tempfile
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -11,19 +8,9 @@ import pytest
 
 from kit.errors import DomainError
 from managed_agents.sessions.v1 import sessions_pb2
-from tests.integration.sessions.turn_driver import MIGRATIONS, Replica, once, replica, types, user
+from tests.integration.sessions.turn_driver import Replica, once, types, user
 
-
-@pytest.fixture
-async def dsn(make_database: Any) -> str:
-    return await make_database("sessions", MIGRATIONS)
-
-
-@pytest.fixture
-async def one(dsn: str, nats_url: str) -> AsyncIterator[Replica]:
-    with tempfile.TemporaryDirectory(prefix="ma-") as folder:
-        async with replica(dsn, nats_url, Path(folder)) as clients:
-            yield clients
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 def steer(input_id: str = "steer_1", text: str = "smaller", **fields: Any) -> dict[str, Any]:

@@ -27,6 +27,8 @@ from tests.integration.sessions.turn_driver import (
     user,
 )
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 IDLE = ["session.thread_status_idle", "session.usage", "session.status_idle"]
 ALLOW = {"type": "user.tool_confirmation", "result": "allow"}
 

@@ -24,6 +24,8 @@ from tests.integration.sessions.turn_driver import (
     user,
 )
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 
 async def test_input_during_a_turn_waits_until_the_model_reads_it(one: Replica, nats: Nats) -> None:
     session_id = await one.create_session()

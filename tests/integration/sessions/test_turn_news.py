@@ -6,6 +6,8 @@ from kit.errors import InvalidArgument
 from services.sessions.handlers.turns import MAX_TURN_EVENTS, NEW_EVENTS_BATCH
 from tests.integration.sessions.turn_driver import Replica, answer, call, end, event, user
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 INTERRUPT = {"type": "user.interrupt"}
 SYSTEM = {"type": "system.message", "content": [{"type": "text", "text": "Be brief."}]}
 

@@ -25,6 +25,8 @@ from tests.integration.sessions.turn_driver import (
     user,
 )
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
 
 async def test_a_plain_turn_is_granted_at_once_and_written_in_order(one: Replica) -> None:
     session_id = await one.create_session()
@@ -70,7 +72,7 @@ async def test_the_runner_of_another_replica_hears_of_a_turn(
         session_id = await one.create_session()
         for _ in range(3):
             await one.send(session_id, user())
-            grant = await runner.granted(timeout=2)
+            grant = await runner.granted(timeout=20)
             assert (await two.append(grant, *answer(), end=end())).ended
     log = await one.log(session_id)
     assert [entry["seq"] for entry in log] == list(range(1, len(log) + 1))

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import psycopg
 import pytest
+import pytest_asyncio
 
 from kit.errors import DomainError
 from kit.ids import new_id
@@ -22,7 +23,6 @@ from managed_agents.vault.v1.vault_pb2_grpc import SettingsServiceServicer, add_
 from services.sessions.operations import waits
 from tests.integration.sessions.thread_driver import coordinator
 from tests.integration.sessions.turn_driver import (
-    MIGRATIONS,
     Replica,
     answer,
     call,
@@ -31,6 +31,8 @@ from tests.integration.sessions.turn_driver import (
     types,
     user,
 )
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 # The primary thread stands where its session does.
 ENDED = [sessions_pb2.SessionStatus.SESSION_STATUS_TIMED_OUT, sessions_pb2.SessionStatus.SESSION_STATUS_TERMINATED]
@@ -63,7 +65,7 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="package")
 async def vault(folder: Path) -> AsyncIterator[Vault]:
     stand_in = Vault(address=f"unix:{folder}/vault.sock")
     server = Server(stand_in.address, service="vault")
@@ -71,11 +73,6 @@ async def vault(folder: Path) -> AsyncIterator[Vault]:
     await server.start()
     yield stand_in
     await server.stop()
-
-
-@pytest.fixture
-async def dsn(make_database: Any) -> str:
-    return await make_database("sessions", MIGRATIONS)
 
 
 @pytest.fixture(autouse=True)

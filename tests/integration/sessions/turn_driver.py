@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import psycopg
 
 from kit.ids import new_id
 from kit.nats import Nats
@@ -135,7 +136,7 @@ class Runner:
         entries = [turns_pb2.CachedContext(session_id=name, known_seq=seq) for name, seq in cached.items()]
         await self._call.write(turns_pb2.ClaimTurnsRequest(runner_id=self.id, free_slots=slots, cached=entries))
 
-    async def granted(self, timeout: float = 5.0) -> turns_pb2.TurnGrant:
+    async def granted(self, timeout: float = 30.0) -> turns_pb2.TurnGrant:
         """The next turn."""
         waiting = self._waiting or asyncio.ensure_future(self._call.call.read())
         self._waiting = None
@@ -233,6 +234,17 @@ async def heard(nats: Nats, subject: str) -> list[bytes]:
     return messages
 
 
+async def lapse(dsn: str, *session_ids: str) -> None:
+    """The leases of these turns run out now, and not while a slow machine is still at the step before."""
+    options = "-c search_path=sessions -c managed_agents.workspace=*"
+    async with await psycopg.AsyncConnection.connect(dsn, options=options) as connection:
+        await connection.execute(
+            "UPDATE turns SET expires_at = clock_timestamp() - interval '1 second'"
+            " WHERE holder <> '' AND session_id = ANY(%s)",
+            [list(session_ids)],
+        )
+
+
 async def park(one: Replica, runner: Runner, session_id: str, *calls: Any) -> turns_pb2.TurnGrant:
     """A turn that ends with calls that wait for a client."""
     await one.send(session_id, user("do it"))
@@ -256,6 +268,7 @@ __all__ = [
     "event",
     "events_pb2",
     "heard",
+    "lapse",
     "once",
     "park",
     "replica",

@@ -31,7 +31,7 @@ async def test_a_runner_that_is_killed_leaves_no_process_behind() -> None:
     finally:
         parent.kill()
         await parent.wait()
-    await await_until(lambda: not _is_reader(reader), timeout=10, message="the reader ends")
+    await await_until(lambda: not _is_reader(reader), timeout=30, message="the reader ends")
 
 
 def _is_reader(process: Path) -> bool:

@@ -40,6 +40,11 @@ def test_every_option_is_told() -> None:
     assert len(options) > 12 and not [option for option in options if f"`{option}" not in TEXT]
 
 
+def test_four_trials_run_at_once_where_nobody_says_otherwise() -> None:
+    command = get_command(app).commands["rehearse"]
+    assert [parameter.default for parameter in command.params if parameter.name == "concurrency"] == [4]
+
+
 def test_the_closing_reply_is_told() -> None:
     assert CLOSING_REPLY in TEXT
 

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,6 +70,19 @@ def test_parts_of_two_values_do_not_make_a_third(first: bytes, second: bytes) ->
     one, other = Envelope.parse(seal(first, "row")), Envelope.parse(seal(second, "row"))
     with pytest.raises(SealBroken):
         opened(Envelope(one.wrapped, other.body).encode(), "row")
+
+
+def test_it_is_aes_256_gcm_under_a_data_key_of_its_own_that_the_master_key_wraps() -> None:
+    """Opened by the cipher itself, without a line of ours."""
+    keys = SecretKeys(SECRET)
+    data_keys = set()
+    for _ in range(2):
+        envelope = Envelope.parse(seal(b"a token", "vault:one"))
+        data_key = asyncio.run(keys.unwrap(envelope.wrapped, b"vault:one"))
+        assert len(data_key) == 32
+        assert AESGCM(data_key).decrypt(envelope.body[:12], envelope.body[12:], b"vault:one") == b"a token"
+        data_keys.add(data_key)
+    assert len(data_keys) == 2
 
 
 def test_another_master_key_does_not_open() -> None:

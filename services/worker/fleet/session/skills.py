@@ -7,6 +7,7 @@ no link, beside its place, then moved there. One that can't be had keeps no sess
 import asyncio
 import os
 import secrets
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,9 @@ def unpack(folder: Path, name: str, data: bytes) -> None:
             for file in files:
                 _write(root, incoming, file)
             _replace(folder, place_, root, name, incoming)
+        except OSError:
+            shutil.rmtree(incoming, dir_fd=root, ignore_errors=True)
+            raise
         finally:
             os.close(root)
 

@@ -103,7 +103,9 @@ class Commands:
                 # Whatever was wrong then may be right now, and is told if it isn't.
                 return await self._start()
             except asyncio.CancelledError:
-                spare.cancel()
+                # It may have come up at this very moment: then nobody else would end it.
+                if spare.done() and not spare.cancelled() and spare.exception() is None:
+                    await self._release(spare.result())
                 raise
             if not prepared.shell.ended:
                 return prepared
@@ -274,6 +276,3 @@ def _limits(ground: Ground) -> list[str]:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
-
-
-__all__ = ["Command", "Commands", "ShellUnavailable", "valid_name"]

@@ -13,7 +13,8 @@ from typing import Any
 import orjson
 
 from services.worker.fleet.confine import MAX_PATH_CHARS, Confined, PathRefused
-from services.worker.fleet.tool.commands import Command, Commands, ShellUnavailable, valid_name
+from services.worker.fleet.tool.commands import Command, Commands, valid_name
+from services.worker.tools import ShellUnavailable
 
 KINDS = ("exec", "read", "write", "list")
 DEFAULT_TIMEOUT_SECONDS = 120.0

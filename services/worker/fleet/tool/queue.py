@@ -97,6 +97,3 @@ def _window(claimed_at: Any, expires_at: Any) -> float:
     except (ValueError, TypeError):
         return _USUAL_LEASE_SECONDS
     return seconds if seconds > 0 else _USUAL_LEASE_SECONDS
-
-
-__all__ = ["LEASE_LOST", "Item", "WorkQueue", "is_lost"]

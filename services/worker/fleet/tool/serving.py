@@ -33,6 +33,7 @@ class ToolWorker:
         commands: Commands,
         queue: WorkQueue,
         kinds: Kinds,
+        metrics: Metrics,
         reporter: Reporter,
     ) -> None:
         self._options = options
@@ -41,8 +42,8 @@ class ToolWorker:
         self._commands = commands
         self._queue = queue
         self._kinds = kinds
+        self._metrics = metrics
         self._reporter = reporter
-        self.metrics = Metrics()
 
     @classmethod
     async def open(
@@ -73,9 +74,7 @@ class ToolWorker:
         commands.prepare()
         kinds = Kinds(files, commands, longest_seconds=options.longest_seconds)
         queue = WorkQueue(platform, worker_id=options.worker_id, environment_id=options.environment_id, key=key)
-        worker = cls(options, ground, files, commands, queue, kinds, reporter)
-        worker.metrics = metrics
-        return worker
+        return cls(options, ground, files, commands, queue, kinds, metrics, reporter)
 
     @property
     def sandbox(self) -> str:
@@ -96,7 +95,7 @@ class ToolWorker:
             queue=self._queue,
             kinds=self._kinds,
             heartbeat_seconds=self._options.heartbeat_seconds,
-            metrics=self.metrics,
+            metrics=self._metrics,
             reporter=self._reporter,
         ).run()
         self._reporter.info("done", seconds=round(time.monotonic() - began, 3), **facts)

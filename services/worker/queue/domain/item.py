@@ -19,7 +19,7 @@ from enum import StrEnum
 
 from .errors import WorkItemHeld, WorkLeaseLost, WorkOutcomeUnknown, WorkQueueTimeout
 
-# How long a holder may be silent beyond its lease while somebody waits.
+# How long a holder may be silent beyond its lease.
 SILENCE = timedelta(seconds=30)
 
 

@@ -46,7 +46,6 @@ class SessionItem:
     metadata: str = "{}"
     available_at: datetime | None = None
     polled_at: datetime | None = None
-    polled_by: str = ""
     token_sha256: bytes | None = None
     lost_token_sha256: bytes | None = None
     acknowledged_at: datetime | None = None
@@ -190,7 +189,6 @@ def lapse(item: SessionItem, now: datetime) -> SessionItem:
         item,
         status="pending",
         polled_at=None,
-        polled_by="",
         acknowledged_at=None,
         started_at=None,
         heartbeat_at=None,

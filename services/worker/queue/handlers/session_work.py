@@ -11,7 +11,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from kit.clock import rfc3339
 from kit.pages import decode_cursor, encode_cursor
 from kit.postgres import Database
 from kit.rpc.context import CallContext
@@ -21,6 +20,7 @@ from managed_agents.worker.v1 import session_work_pb2_grpc
 from services.worker.queue.domain import session_item, work_metadata
 from services.worker.queue.domain.errors import MalformedItem, WorkItemNotFound
 from services.worker.queue.domain.session_item import Caller, SessionItem
+from services.worker.queue.handlers.messages import moment
 from services.worker.queue.operations.polling import Polling
 from services.worker.queue.operations.session_duties import SessionDuties
 from services.worker.queue.operations.session_room import SessionRoom
@@ -60,7 +60,7 @@ class SessionWorkHandler(session_work_pb2_grpc.SessionWorkServiceServicer):
             empty_for = self._room.empty_for(environment_id, reclaim)
             if empty_for == 0.0:
                 token = TOKEN_PREFIX + secrets.token_urlsafe(32)
-                item = await self._hand_out(caller.workspace_id, environment_id, request.worker_id, token, reclaim)
+                item = await self._hand_out(caller.workspace_id, environment_id, token, reclaim)
                 if item is not None:
                     self._room.found(environment_id)
                     return pb.PollWorkResponse(work=_message(item), sessions_token=token)
@@ -72,15 +72,13 @@ class SessionWorkHandler(session_work_pb2_grpc.SessionWorkServiceServicer):
             if empty_for:
                 await self._room.wait(environment_id, min(left, empty_for))
 
-    async def _hand_out(
-        self, workspace_id: str, environment_id: str, worker_id: str, token: str, reclaim: float
-    ) -> SessionItem | None:
+    async def _hand_out(self, workspace_id: str, environment_id: str, token: str, reclaim: float) -> SessionItem | None:
         """An item whose session needs a worker; what has nothing to do any more ends here."""
         while True:
             hints = self._room.hints(environment_id)
             async with self._database.statements(workspace_id) as tx:
                 store = SessionItemStore(tx)
-                item = await store.hand_out(environment_id, worker_id, _digest(token), reclaim)
+                item = await store.hand_out(environment_id, _digest(token), reclaim)
                 if item is None:
                     due_in = await store.next_due(environment_id, reclaim)
                     self._room.note_empty(environment_id, reclaim, due_in, hints)
@@ -189,7 +187,7 @@ class SessionWorkHandler(session_work_pb2_grpc.SessionWorkServiceServicer):
         return pb.GetWorkStatsResponse(
             depth=depth,
             pending=pending,
-            oldest_queued_at=_moment(oldest),
+            oldest_queued_at=moment(oldest),
             workers_polling=await self._polling.count(caller.workspace_id, environment_id),
         )
 
@@ -250,10 +248,6 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-def _moment(value: datetime | None) -> str:
-    return rfc3339(value) if value is not None else ""
-
-
 def _message(item: SessionItem) -> pb.SessionWork:
     return pb.SessionWork(
         id=item.id,
@@ -261,11 +255,11 @@ def _message(item: SessionItem) -> pb.SessionWork:
         session_id=item.session_id,
         state=item.state,
         metadata_json=item.metadata.encode(),
-        created_at=rfc3339(item.created_at),
-        acknowledged_at=_moment(item.acknowledged_at),
-        started_at=_moment(item.started_at),
-        latest_heartbeat_at=_moment(item.heartbeat_at),
-        stop_requested_at=_moment(item.stop_requested_at),
-        stopped_at=_moment(item.finished_at),
+        created_at=moment(item.created_at),
+        acknowledged_at=moment(item.acknowledged_at),
+        started_at=moment(item.started_at),
+        latest_heartbeat_at=moment(item.heartbeat_at),
+        stop_requested_at=moment(item.stop_requested_at),
+        stopped_at=moment(item.finished_at),
         attempt=item.attempt,
     )

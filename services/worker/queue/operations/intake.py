@@ -57,11 +57,10 @@ class Intake:
     async def _insert(self, waiting: list[Waiting]) -> None:
         try:
             await self._together(waiting)
-        except psycopg.Error as error:
+        except psycopg.Error:
             if len(waiting) == 1:
                 _answer(waiting[0], MalformedItem("payload_json is not JSON that can be kept.", field="payload_json"))
                 return
-            del error
             for one in waiting:
                 await self._insert([one])
         except Exception as error:

@@ -7,26 +7,24 @@ trails the database by the way of an answer, a few milliseconds, and hosts whose
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 
 class DatabaseClock:
     """The time as the database tells it."""
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
-        self._told_at = monotonic()
+    def __init__(self) -> None:
+        self._told_at = time.monotonic()
         self._told = datetime.now(UTC)
 
     def tell(self, now: datetime | None) -> None:
         """Takes what the database just said."""
         if now is not None:
-            self._told, self._told_at = now, self._monotonic()
+            self._told, self._told_at = now, time.monotonic()
 
     def now(self) -> datetime:
         """The moment, trailing the database's by little."""
-        return self._told + timedelta(seconds=self._monotonic() - self._told_at)
+        return self._told + timedelta(seconds=time.monotonic() - self._told_at)
 
     def seconds_until(self, moment: datetime) -> float:
         """What is left until then; 0 where it is over."""

@@ -44,9 +44,9 @@ class Pool:
         self._filled: dict[str, dict[str, None]] = {}
         # When all environments of a workspace were last looked for, and when a session's lane was read.
         self._listed_at: dict[str, float] = {}
+        self._lanes_read_at: dict[tuple[str, str], float] = {}
         # Makes claims that lapsed pending again; whoever only polls leaves no time for a sweep.
         self.lapse: Callable[[], Awaitable[None]] = _nothing
-        self._lanes_read_at: dict[tuple[str, str], float] = {}
         self._lapsed_at = float("-inf")
 
     def add(self, item: Item, *, wanted: bool) -> None:

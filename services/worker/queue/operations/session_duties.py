@@ -45,7 +45,8 @@ class SessionDuties:
         self._duties = duties
         self._room = room
         self._woken = asyncio.Event()
-        self._touched: dict[str, str] = {}
+        # The environment in which the message in hand makes an item, or empty.
+        self._touched = ""
         self._hints: set[asyncio.Task[Any]] = set()
 
     async def listen(self) -> None:
@@ -72,9 +73,9 @@ class SessionDuties:
         """Takes note of a change of what a session needs."""
         change = duties_pb2.DutyChanged.FromString(message.payload)
         store = SessionItemStore(tx.for_workspace(change.workspace_id))
+        self._touched = change.environment_id if change.has_work else ""
         if change.has_work:
             await store.need(new_id("work"), change.environment_id, change.session_id, duty_seq=change.seq)
-            self._touched[message.id] = change.environment_id
             return
         found = await store.lock_live(change.session_id)
         if found is None:
@@ -85,10 +86,10 @@ class SessionDuties:
         elif item.duty_seq <= change.seq and item.status == "pending" and (change.ended or item.polled_at is None):
             await store.save(session_item.end(item, now, follow_up=False))
 
-    def heard(self, message: Message) -> None:
+    def heard(self, _message: Message) -> None:
         """The transaction of `hear` has committed."""
-        environment_id = self._touched.pop(message.id, None)
-        if environment_id is not None:
+        environment_id, self._touched = self._touched, ""
+        if environment_id:
             self.tell(environment_id)
 
     async def needs_worker(self, item: SessionItem) -> bool:

@@ -25,7 +25,6 @@ from services.worker.queue.store.pending import PendingStore
 from services.worker.queue.store.records import RecordStore
 from services.worker.queue.store.work_items import WorkItemStore
 
-LOOK_SECONDS = 1.0
 HOUSEKEEPING_SECONDS = 30.0
 AT_ONCE = 500
 MAX_FORGET_ROUNDS = 100
@@ -48,7 +47,7 @@ class Sweeping:
         stopping: Stopping,
         *,
         keep_seconds: float,
-        look_seconds: float = LOOK_SECONDS,
+        look_seconds: float,
     ) -> None:
         self._database = database
         self._desk = desk
@@ -101,14 +100,16 @@ class Sweeping:
 
     async def hear_ended(self, item_id: str) -> None:
         """Another replica ended an item that may be waited for here."""
-        if self._waits.waited_for([item_id]):
+        if self._waits.is_waited_for(item_id):
             self._waits.tell(await self._intake.read([item_id]))
 
     async def clean(self) -> None:
         """Items that nobody waits for any more, and rows that are kept no longer."""
+        await self.lapse()
         async with self._database.platform_read() as tx:
             store = PendingStore(tx)
-            overdue, ended = await store.overdue(AT_ONCE), await store.of_ended_sessions(AT_ONCE)
+            overdue = await store.overdue(self._waits.silence.total_seconds(), AT_ONCE)
+            ended = await store.of_ended_sessions(AT_ONCE)
         await self._decide(overdue, self._waits.expire)
         await self._stopping.stop(ended)
         async with self._database.platform_statements() as tx:

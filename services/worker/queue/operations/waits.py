@@ -7,7 +7,7 @@ item names as its waiter's, and a sweep finds what no hint told. When the time o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from kit.errors import Unavailable
@@ -25,7 +25,7 @@ Outcome = tuple[Item, bytes | None]
 class Waits:
     """Open calls by the item that they wait for."""
 
-    def __init__(self, intake: Intake, desk: Desk, clock: DatabaseClock, silence: timedelta = rules.SILENCE) -> None:
+    def __init__(self, intake: Intake, desk: Desk, clock: DatabaseClock, silence: timedelta) -> None:
         """`silence` is how long a holder may be silent beyond its lease."""
         self.silence = silence
         self._intake = intake
@@ -67,9 +67,9 @@ class Waits:
                     if not waiting.done():
                         waiting.set_result(outcome)
 
-    def waited_for(self, item_ids: Collection[str]) -> list[str]:
-        """Those of the items that somebody waits for here."""
-        return [item_id for item_id in item_ids if item_id in self._waiting]
+    def is_waited_for(self, item_id: str) -> bool:
+        """Whether somebody waits for an item here."""
+        return item_id in self._waiting
 
     def close(self) -> None:
         """Lets everybody go: the process stops, and they ask again."""

@@ -159,15 +159,18 @@ class PendingStore:
         )
         return [item_id for (item_id,) in rows]
 
-    async def overdue(self, limit: int) -> list[str]:
-        """Items that nobody waits for any longer."""
+    async def overdue(self, silence_seconds: float, limit: int) -> list[str]:
+        """Items whose wait is over, or whose holder accepted them and has been silent for so long after its lease."""
         rows = await self._tx.all(
             """
             SELECT w.id FROM work_items w -- platform-wide: the sweep looks after every workspace
-            WHERE w.finished_at IS NULL AND w.kind <> 'session' AND w.wait_until <= clock_timestamp()
+            WHERE w.finished_at IS NULL AND w.kind <> 'session'
+              AND (w.wait_until <= clock_timestamp() OR (
+                   w.accepted_at IS NOT NULL
+                   AND w.lease_expires_at <= clock_timestamp() - make_interval(secs => %(silence)s)))
             ORDER BY w.wait_until LIMIT %(limit)s
             """,
-            {"limit": limit},
+            {"silence": silence_seconds, "limit": limit},
         )
         return [item_id for (item_id,) in rows]
 

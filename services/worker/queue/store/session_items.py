@@ -18,7 +18,7 @@ from services.worker.queue.domain.session_item import SessionItem
 # In the order of SessionItem's fields.
 _RETURNED: LiteralString = (
     "w.id, w.workspace_id, w.environment_id, w.session_id, w.status, w.revision, w.attempt, w.created_at, "
-    "w.metadata, w.available_at, w.polled_at, w.polled_by, w.token_sha256, w.lost_token_sha256, w.acknowledged_at, "
+    "w.metadata, w.available_at, w.polled_at, w.token_sha256, w.lost_token_sha256, w.acknowledged_at, "
     "w.started_at, w.heartbeat_at, w.previous_heartbeat_at, w.heartbeat_repeated, w.ttl_seconds, "
     "w.lease_expires_at, w.stop_requested_at, w.finished_at, w.duty_seq, w.waiting_call_id, w.fruitless, "
     "w.settle_due, w.follow_up_due"
@@ -31,16 +31,14 @@ class SessionItemStore:
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
 
-    async def hand_out(
-        self, environment_id: str, worker_id: str, token_sha256: bytes, reclaim_seconds: float
-    ) -> SessionItem | None:
+    async def hand_out(self, environment_id: str, token_sha256: bytes, reclaim_seconds: float) -> SessionItem | None:
         """Takes the oldest item that waits, and that nobody else is at."""
         row = await self._tx.maybe_one(
             "".join(
                 (
                     """
             UPDATE work_items w
-               SET polled_at = clock_timestamp(), polled_by = %(worker_id)s, attempt = attempt + 1,
+               SET polled_at = clock_timestamp(), attempt = attempt + 1,
                    lost_token_sha256 = coalesce(token_sha256, lost_token_sha256), token_sha256 = %(token)s,
                    revision = revision + 1
              WHERE id = (
@@ -58,7 +56,6 @@ class SessionItemStore:
             ),
             {
                 "environment_id": environment_id,
-                "worker_id": worker_id,
                 "token": token_sha256,
                 "reclaim_seconds": reclaim_seconds,
             },
@@ -118,7 +115,7 @@ class SessionItemStore:
             """
             UPDATE work_items
                SET status = %(status)s, metadata = %(metadata)s, available_at = %(available_at)s,
-                   polled_at = %(polled_at)s, polled_by = %(polled_by)s, token_sha256 = %(token_sha256)s,
+                   polled_at = %(polled_at)s, token_sha256 = %(token_sha256)s,
                    lost_token_sha256 = %(lost_token_sha256)s, acknowledged_at = %(acknowledged_at)s,
                    started_at = %(started_at)s, heartbeat_at = %(heartbeat_at)s,
                    previous_heartbeat_at = %(previous_heartbeat_at)s,
@@ -126,8 +123,7 @@ class SessionItemStore:
                    lease_expires_at = %(lease_expires_at)s, stop_requested_at = %(stop_requested_at)s,
                    finished_at = %(finished_at)s, duty_seq = %(duty_seq)s, waiting_call_id = %(waiting_call_id)s,
                    fruitless = %(fruitless)s, settle_due = %(settle_due)s, follow_up_due = %(follow_up_due)s,
-                   lease_holder = CASE WHEN %(status)s = 'pending' THEN NULL
-                       ELSE coalesce(nullif(%(polled_by)s, ''), 'worker') END,
+                   lease_holder = CASE WHEN %(status)s <> 'pending' THEN 'worker' END,
                    revision = revision + 1
              WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND revision = %(revision)s
             """,

@@ -16,11 +16,10 @@ from typing import Any
 
 import aiohttp
 import orjson
-from yarl import URL
 
 from kit.addresses import AddressRefused, AddressUnresolved, PrivateHosts, checked_url, split_url
 from kit.http_engine import HttpEngine
-from kit.pinned import Pinned
+from kit.pinned import Pinned, as_judged
 from services.worker.runner.models.base import ModelError, ModelErrorKind, ToolCall, ToolDefinition
 
 MOST_ANSWER_BYTES = 4 * 1024 * 1024
@@ -154,9 +153,7 @@ class HttpAgent:
 
     async def _post(self, body: bytes, headers: Mapping[str, str]) -> bytes:
         target = await checked_url(self._engine.url, allowed=self._private)
-        address = URL(self._engine.url, encoded=True)
-        if (address.raw_host, address.port) != (target.host, target.port):
-            raise AddressRefused("its URL can be read in two ways")
+        address = as_judged(self._engine.url, target)
         connector = aiohttp.TCPConnector(
             resolver=Pinned(target.addresses), use_dns_cache=False, force_close=True, ssl=self._tls or True
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 from services.worker.tools import ToolFailed
 from services.worker.tools.glob import LIMIT_RESULTS as MOST_PATHS
+from services.worker.tools.glob import split_start
 from services.worker.tools.grep import LIMIT_RESULTS as MOST_MATCHES
 from services.worker.tools.lines import LIMIT_LINE_CHARS
 from services.worker.tools.regex import compile_search
@@ -28,7 +29,7 @@ class Glob:
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         """Raises ToolFailed for a pattern that can't be understood."""
-        self._text, self._folder = _start(arguments["pattern"], arguments.get("path"))
+        self._text, self._folder = split_start(arguments["pattern"], arguments.get("path"))
         if ".." in self._text.split("/"):
             raise ToolFailed("glob: pattern: must not contain '..'; name the folder in path")
         try:
@@ -71,17 +72,6 @@ class Glob:
         if len(lines) > _MOST_ENTRIES or (dated and not lines[-1].startswith("./") and not _DATED.fullmatch(lines[-1])):
             shown.append("[not all entries were looked at; narrow the search by path or pattern]")
         return "\n".join(shown)
-
-
-def _start(pattern: str, path: str | None) -> tuple[str, str]:
-    """Split an absolute pattern into a folder without wildcards and the rest."""
-    if not pattern.startswith("/"):
-        return pattern, path or "."
-    fixed: list[str] = []
-    segments = pattern.strip("/").split("/")
-    while len(segments) > 1 and not set("*?[{\\") & set(segments[0]):
-        fixed.append(segments.pop(0))
-    return "/".join(segments), "/" + "/".join(fixed)
 
 
 class Grep:

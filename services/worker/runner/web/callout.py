@@ -37,13 +37,14 @@ async def _post(url: str, body: bytes, private: PrivateHosts) -> Any:
     # Few sessions need it, and it takes its time to load.
     import aiohttp
 
-    from kit.pinned import Pinned
+    from kit.pinned import Pinned, as_judged
 
+    address = as_judged(url, target)
     connector = aiohttp.TCPConnector(resolver=Pinned(target.addresses), use_dns_cache=False, force_close=True)
     try:
         async with (
             aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session,
-            session.post(url, data=body, headers=_HEADERS, allow_redirects=False) as response,
+            session.post(address, data=body, headers=_HEADERS, allow_redirects=False) as response,
         ):
             if response.status != 200:
                 raise NoAnswer(f"it answered with status {response.status}")
