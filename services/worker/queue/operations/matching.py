@@ -27,6 +27,9 @@ from services.worker.queue.operations.waiting_room import Claim, Ends, Grant, Sc
 Pair = tuple[Claim, Item]
 
 MAX_PAIRS = 64
+# Claims that come one right after the other share a round, its question and its write; one that comes alone waits for
+# nobody.
+ROUND_SECONDS = 0.002
 
 
 class Matching:
@@ -82,8 +85,13 @@ class Matching:
 
     async def run(self) -> None:
         """Rounds, for as long as the process lives."""
+        began = float("-inf")
+        loop = asyncio.get_running_loop()
         while True:
             await self._wake.wait()
+            if (pause := began + ROUND_SECONDS - loop.time()) > 0:
+                await asyncio.sleep(pause)
+            began = loop.time()
             self._wake.clear()
             due, self._due = self._due, {}
             for workspace_id in due:

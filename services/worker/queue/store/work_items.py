@@ -152,28 +152,21 @@ class WorkItemStore:
         )
         return {row[0]: (item_of(row), row[WIDTH].encode() if row[WIDTH] is not None else None) for row in rows}
 
-    async def ended_among(self, item_ids: Collection[str]) -> list[str]:
-        """Those of the items that have ended."""
+    async def over_among(self, item_ids: Collection[str], seconds: float) -> tuple[list[str], list[str]]:
+        """Those of the items that have ended, and those whose holder has been silent for so long after its lease."""
         rows = await self._tx.all(
             """
-            SELECT w.id FROM work_items w -- platform-wide: whoever waits has named workspace and session already
-            WHERE w.id = ANY(%(ids)s) AND w.finished_at IS NOT NULL AND w.kind <> 'session'
-            """,
-            {"ids": list(item_ids)},
-        )
-        return [item_id for (item_id,) in rows]
-
-    async def silent_among(self, item_ids: Collection[str], seconds: float) -> list[str]:
-        """Those of the items whose holder accepted them, and has been silent for so long after its lease."""
-        rows = await self._tx.all(
-            """
-            SELECT w.id FROM work_items w -- platform-wide: whoever waits has named workspace and session already
-            WHERE w.id = ANY(%(ids)s) AND w.finished_at IS NULL AND w.accepted_at IS NOT NULL AND w.kind <> 'session'
-              AND w.lease_expires_at <= clock_timestamp() - make_interval(secs => %(seconds)s)
+            SELECT w.id, w.finished_at IS NOT NULL
+            FROM work_items w -- platform-wide: whoever waits has named workspace and session already
+            WHERE w.id = ANY(%(ids)s) AND w.kind <> 'session'
+              AND (w.finished_at IS NOT NULL OR w.accepted_at IS NOT NULL
+                   AND w.lease_expires_at <= clock_timestamp() - make_interval(secs => %(seconds)s))
             """,
             {"ids": list(item_ids), "seconds": seconds},
         )
-        return [item_id for (item_id,) in rows]
+        return [item_id for item_id, is_ended in rows if is_ended], [
+            item_id for item_id, is_ended in rows if not is_ended
+        ]
 
     async def live_of_session(self, session_id: str) -> list[str]:
         """Ids of a session's items that have not ended and were not stopped."""
