@@ -195,7 +195,7 @@ class Desk:
                 try:
                     item = job.decide(found, now)
                 except DomainError as refusal:
-                    self._know(found)
+                    self.remember(found)
                     job.fail(refusal)
                     continue
                 changed = item if item is found else replace(item, revision=found.revision + 1)
@@ -214,7 +214,7 @@ class Desk:
         return left
 
     def _settle(self, job: Job, settled: Settled) -> None:
-        self._know(settled.item)
+        self.remember(settled.item)
         if settled.item is not settled.before:
             self.told([settled])
         job.succeed(settled)
@@ -225,7 +225,8 @@ class Desk:
             for hear in self.on_saved:
                 hear(settled)
 
-    def _know(self, item: Item) -> None:
+    def remember(self, item: Item) -> None:
+        """Keeps what was just written here."""
         if item.is_ended:
             self._known.pop(item.id, None)
             return
