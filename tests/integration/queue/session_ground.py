@@ -33,12 +33,14 @@ class SessionGone(NotFound):
 
 
 class CountingDatabase(Database):
-    """Knows how often a workspace's statements were asked for."""
+    """Knows how often a connection was asked for: for a workspace, and for none."""
 
     asked = 0
+    asked_by_itself = 0
 
     def _borrow(self, workspace_id: str | None):
         self.asked += workspace_id is not None
+        self.asked_by_itself += workspace_id is None
         return super()._borrow(workspace_id)
 
 
@@ -168,6 +170,10 @@ class Ground:
     def count_statements(self) -> int:
         """How often the queue asked for a connection on behalf of polls."""
         return sum(each.asked for each in self._connections)
+
+    def count_own(self) -> int:
+        """How often the queue asked for one on behalf of nobody: its sweeps and its consumer."""
+        return sum(each.asked_by_itself for each in self._connections)
 
     def settled(self) -> int:
         """How often calls of the test's sessions were settled."""

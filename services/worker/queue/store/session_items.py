@@ -32,7 +32,7 @@ class SessionItemStore:
         self._tx = tx
 
     async def hand_out(self, environment_id: str, token_sha256: bytes, reclaim_seconds: float) -> SessionItem | None:
-        """Takes the oldest item that waits, and that nobody else is at."""
+        """Takes the item that waits for longest since it came, or came back, and that nobody else is at."""
         row = await self._tx.maybe_one(
             "".join(
                 (
@@ -48,7 +48,7 @@ class SessionItemStore:
                    AND (available_at IS NULL OR available_at <= clock_timestamp())
                    AND (polled_at IS NULL
                         OR polled_at < clock_timestamp() - make_interval(secs => %(reclaim_seconds)s))
-                 ORDER BY created_at, id LIMIT 1 FOR UPDATE SKIP LOCKED
+                 ORDER BY greatest(created_at, available_at, polled_at), id LIMIT 1 FOR UPDATE SKIP LOCKED
              )
             RETURNING """,
                     _RETURNED,
