@@ -436,6 +436,22 @@ async def test_an_environment_with_hundreds_of_items_holds_no_other_up(ground: G
     assert (stats.depth, stats.pending, stats.workers_polling) == (0, 0, 1) and not stats.oldest_queued_at
 
 
+async def test_workers_that_poll_another_replica_are_counted_soon(
+    ground: Ground, queue: Replica, strict: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.worker.queue.operations.polling.FLUSH_SECONDS", 600.0)
+    # The wait that began before is over with this.
+    await strict.poll("w0")
+    await await_until(lambda: not strict.protocol.polling._fresh, timeout=15)
+    for name in ("w1", "w2", "w1"):
+        await strict.poll(name)
+
+    async def counted() -> bool:
+        return (await queue.stats()).workers_polling == 3
+
+    await await_until(counted, timeout=15)
+
+
 @pytest.mark.parametrize("is_acknowledged", [False, True])
 async def test_a_session_whose_workers_are_lost_again_and_again_takes_turns(
     ground: Ground, queue: Replica, is_acknowledged: bool
