@@ -52,6 +52,8 @@ class Duties:
         self.needed: set[str] = set()
         self.settled: list[str] = []
         self.failed: list[str] = []
+        # Of whom it was asked, and told.
+        self.answered: list[str] = []
         self.is_away = False
 
     async def GetDuty(self, request: Any, **_options: Any) -> duties_pb2.GetDutyResponse:
@@ -76,6 +78,7 @@ class Duties:
             raise Unavailable("The sessions service is away.")
         if session_id.endswith("gone"):
             raise SessionGone("Session not found.")
+        self.answered.append(session_id)
 
 
 class Replica:

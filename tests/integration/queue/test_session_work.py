@@ -452,6 +452,37 @@ async def test_workers_that_poll_another_replica_are_counted_soon(
     await await_until(counted, timeout=15)
 
 
+async def test_what_is_to_be_done_after_many_items_holds_no_other_environment_up(
+    ground: Ground, queue: Replica, strict: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.worker.queue.operations.session_duties.BATCH", 10)
+    for number in range(60):
+        await ground.say(str(number), needed=True)
+    await queued(queue, 60)
+    ground.anew()
+    calm = queue.of(ground.environment_id)
+    await ground.say("calm", needed=True)
+    await queued(calm, 1)
+    taken = [found for found in [*[await queue.poll() for _ in range(60)], await calm.poll()] if found is not None]
+    ground.duties.is_away = True
+    for place, (work, token) in zip([*[queue] * 60, calm], taken, strict=True):
+        await place.ack(work.id)
+        await place.stop(work.id, place.context(token), force=True)
+    began = len(ground.duties.answered)
+    ground.duties.is_away = False
+
+    async def all_there() -> bool:
+        return (await queue.stats()).depth == 60 and (await calm.stats()).depth == 1
+
+    # Batches follow each other without a pause.
+    monkeypatch.setattr("services.worker.queue.operations.session_duties.RETRY_SECONDS", 60.0)
+    for each in (queue, strict):
+        each.protocol.duties.look()
+    await await_until(all_there, timeout=20)
+    # Both replicas were at a batch at most.
+    assert ground.duties.answered[began:].index(ground.name("calm")) < 30
+
+
 @pytest.mark.parametrize("is_acknowledged", [False, True])
 async def test_a_session_whose_workers_are_lost_again_and_again_takes_turns(
     ground: Ground, queue: Replica, is_acknowledged: bool

@@ -262,14 +262,15 @@ class SessionItemStore:
         return [(SessionItem(*row[:-1]), row[-1]) for row in rows]
 
     async def due(self, limit: int) -> list[SessionItem]:
-        """Items after which something is to be done, of any workspace."""
+        """Items after which something is to be done, of any workspace; environments take turns."""
         rows = await self._tx.all(
             "".join(
                 (
                     "SELECT ",
                     _RETURNED,
                     """ FROM work_items w -- platform-wide: sweep
-             WHERE settle_due OR follow_up_due ORDER BY id LIMIT %(limit)s""",
+             WHERE settle_due OR follow_up_due
+             ORDER BY row_number() OVER (PARTITION BY w.environment_id ORDER BY w.id), w.id LIMIT %(limit)s""",
                 )
             ),
             {"limit": limit},
