@@ -58,6 +58,7 @@ def main(base_url: str, *, strict: bool, drops: str) -> None:
     client.beta.sessions.delete(session.id)
     client.beta.agents.archive(agent.id)
     client.beta.environments.archive(environment.id)
+    poll_in_vain(client)
     assert [model.id for model in client.models.list()]
     try:
         client.beta.sessions.retrieve(session.id)
@@ -66,6 +67,15 @@ def main(base_url: str, *, strict: bool, drops: str) -> None:
     else:
         raise AssertionError("a deleted session was found")
     print(json.dumps({"types": types}))
+
+
+def poll_in_vain(client: anthropic.Anthropic) -> None:
+    """A queue with nothing in it answers again and again, and no client trips over the answer."""
+    served = client.beta.environments.create(name="journey of a worker", config={"type": "self_hosted"})
+    for block_ms in (1, 300, 999):
+        assert client.beta.environments.work.poll(served.id, block_ms=block_ms, anthropic_worker_id="w") is None
+    assert client.beta.environments.work.poll(served.id) is None
+    client.beta.environments.archive(served.id)
 
 
 def converse(client: anthropic.Anthropic, session_id: str, text: str) -> list:

@@ -45,11 +45,11 @@ class ToolProtocol:
         self._database = database
         self._clock = DatabaseClock()
         self._desk = Desk(database, self._clock)
-        self._intake = Intake(database, self._clock, self._desk, ask_ended)
-        self._waits = Waits(self._intake, self._desk, self._clock, timedelta(seconds=silence_seconds))
         self._room, pool = WaitingRoom(), Pool(database)
         lease = timedelta(seconds=lease_seconds)
         self._matching = Matching(self._room, pool, self._desk, self._clock, ask_ended, lease)
+        self._intake = Intake(database, self._clock, self._desk, self._matching, ask_ended)
+        self._waits = Waits(self._intake, self._desk, self._clock, timedelta(seconds=silence_seconds))
         self._nats = nats
         self._stopping = stopping = Stopping(database, self._desk)
         self.sweeping = Sweeping(

@@ -55,9 +55,9 @@ Answer = tuple[bytes, bytes]
 
 async def read_answer(reader: asyncio.StreamReader) -> Answer:
     """Head, in lower case, and body of the next answer."""
-    head = (await within(reader.readuntil(b"\r\n\r\n"), 10)).lower()
+    head = (await within(reader.readuntil(b"\r\n\r\n"), 30)).lower()
     lengths = [int(line[16:]) for line in head.split(b"\r\n") if line.startswith(b"content-length")]
-    return head, await within(reader.readexactly(lengths[0] if lengths else 0), 10)
+    return head, await within(reader.readexactly(lengths[0] if lengths else 0), 30)
 
 
 async def asked(gateway: Gateway, request: bytes) -> Answer:

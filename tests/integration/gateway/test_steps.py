@@ -394,7 +394,7 @@ async def test_a_gateway_that_stops_says_that_the_step_can_be_sent_again(
         stopping, _ring = await stack.enter_async_context(another(shared, nats_url))
         async with httpx2.AsyncClient(base_url=stopping.base_url, timeout=30) as http:
             asked = asyncio.create_task(http.post(path, json=body))
-            await within(joined.wait(), 10)
+            await within(joined.wait(), 30)
             await stack.aclose()
             ended = await asked
     assert code(ended) == (503, "step_wait_ended") and int(ended.headers["retry-after"]) >= 1

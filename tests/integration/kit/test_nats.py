@@ -24,7 +24,7 @@ async def test_a_hint_arrives_without_headers_while_nothing_is_traced(nats):
     await nats.subscribe("hints.a", got.put)
     telemetry.bind_request_id("req_7")
     assert await nats.publish("hints.a", b"x")
-    message = await within(got.get(), 5)
+    message = await within(got.get(), 30)
     assert (message.data, message.headers) == (b"x", None)
     telemetry.bind_request_id("")
 

@@ -33,12 +33,14 @@ class SessionGone(NotFound):
 
 
 class CountingDatabase(Database):
-    """Knows how often a workspace's statements were asked for."""
+    """Knows how often a connection was asked for: for a workspace, and for none."""
 
     asked = 0
+    asked_by_itself = 0
 
     def _borrow(self, workspace_id: str | None):
         self.asked += workspace_id is not None
+        self.asked_by_itself += workspace_id is None
         return super()._borrow(workspace_id)
 
 
@@ -50,6 +52,8 @@ class Duties:
         self.needed: set[str] = set()
         self.settled: list[str] = []
         self.failed: list[str] = []
+        # Of whom it was asked, and told.
+        self.answered: list[str] = []
         self.is_away = False
 
     async def GetDuty(self, request: Any, **_options: Any) -> duties_pb2.GetDutyResponse:
@@ -74,6 +78,7 @@ class Duties:
             raise Unavailable("The sessions service is away.")
         if session_id.endswith("gone"):
             raise SessionGone("Session not found.")
+        self.answered.append(session_id)
 
 
 class Replica:
@@ -168,6 +173,10 @@ class Ground:
     def count_statements(self) -> int:
         """How often the queue asked for a connection on behalf of polls."""
         return sum(each.asked for each in self._connections)
+
+    def count_own(self) -> int:
+        """How often the queue asked for one on behalf of nobody: its sweeps and its consumer."""
+        return sum(each.asked_by_itself for each in self._connections)
 
     def settled(self) -> int:
         """How often calls of the test's sessions were settled."""

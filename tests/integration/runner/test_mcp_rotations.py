@@ -26,7 +26,7 @@ async def answers_to(nats: Nats, reconnecting: dict[str, SessionServers], count:
     hearing = await nats.subscribe(subject, asked.put)
     await nats.client.publish(subject, b"{}", reply=inbox)
     await rotation.answer(await asked.get(), "runner_1", reconnecting)
-    told = [orjson.loads((await within(found.get(), 10)).data) for _ in range(count)]
+    told = [orjson.loads((await within(found.get(), 30)).data) for _ in range(count)]
     for each in (subscription, hearing):
         await each.unsubscribe()
     return told
@@ -60,5 +60,5 @@ async def test_nothing_is_told_where_nobody_asked(nats: Nats) -> None:
     subject = f"vault.rotated.{nats.client.new_inbox()}"
     hearing = await nats.subscribe(subject, asked.put)
     await nats.publish(subject, b"{}")
-    await rotation.answer(await within(asked.get(), 5), "runner_1", {})
+    await rotation.answer(await within(asked.get(), 30), "runner_1", {})
     await hearing.unsubscribe()

@@ -173,9 +173,9 @@ async def test_an_interrupt_ends_a_fetch(platform: World, web: WebServer) -> Non
     async with fetcher(Names()) as reader, runner(platform, reader):
         url = f"http://web.example:{web.port}/slow"
         await platform.say(session, f"TOOL:web_fetch:{orjson.dumps({'url': url}).decode()}")
-        await within(reached.wait(), 10)
+        await within(reached.wait(), 30)
         await platform.clients.send(session, {"type": "user.interrupt"})
-        log = await platform.until(session, seconds=10)
+        log = await platform.until(session, seconds=30)
     assert types(log)[-1] == "session.status_idle" and of(log, "agent.tool_result")[0]["is_error"]
 
 

@@ -240,7 +240,7 @@ async def ask(proxy_port: int, data: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy_port)
     writer.write(data)
     try:
-        return await within(reader.readline(), 10)
+        return await within(reader.readline(), 30)
     finally:
         writer.close()
         await writer.wait_closed()
@@ -336,7 +336,7 @@ async def test_one_request_goes_on_and_its_host_is_the_one_that_was_checked(head
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
         writer.write(b"POST http://good.example:81/a HTTP/1.1\r\n" + head + b"\r\n" + body + _PIPELINED)
-        await within(got_all.wait(), 10)
+        await within(got_all.wait(), 30)
         writer.close()
         await proxy.close()
         expected = b"POST /a HTTP/1.1\r\nHost: good.example:81\r\n" + head + b"Connection: close\r\n\r\n" + sent_on
@@ -356,7 +356,7 @@ async def test_closing_the_proxy_cuts_open_tunnels(web):
     writer.write(b"CONNECT good.example:443 HTTP/1.1\r\n\r\n")
     assert b"200" in await reader.readline()
     await proxy.close()
-    await within(reader.read(), 5)
+    await within(reader.read(), 30)
     writer.close()
     await writer.wait_closed()
 

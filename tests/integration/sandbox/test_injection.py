@@ -54,7 +54,7 @@ class Way:
             if tls:
                 await writer.start_tls(self.context, server_hostname=host.partition(":")[0])
             writer.write(data)
-            return await within(reader.read(-1), 10)
+            return await within(reader.read(-1), 30)
         finally:
             writer.close()
             with contextlib.suppress(OSError):

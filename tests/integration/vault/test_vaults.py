@@ -352,7 +352,7 @@ async def test_events_and_hints_leave(dsn: str, tmp_path: Path, nats_url: str, n
             context=context,
         )
         await service.vaults.ArchiveVault(pb.ArchiveVaultRequest(vault_id=holder.id), context=context)
-        found = [await within(heard.get(), 10) for _ in range(6)]
+        found = [await within(heard.get(), 30) for _ in range(6)]
     hints = [body for subject, body in found if subject.startswith("vault.rotated.")]
     events = [body["data"] for subject, body in found if subject.startswith("vault.events.")]
     assert hints == [

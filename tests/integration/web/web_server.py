@@ -25,6 +25,8 @@ class WebServer:
     requests: list[str] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
     written: int = 0
+    # What is being answered; an answer that never ends has to be ended with the test.
+    open: set[asyncio.Task[None]] = field(default_factory=set)
 
     def page(self, path: str, body: bytes, content_type: str = "text/plain", *headers: str, status: int = 200) -> None:
         """Serve a body as it is."""
@@ -43,6 +45,9 @@ class WebServer:
             self.written += len(data)
             await writer.drain()
 
+        task = asyncio.current_task()
+        assert task is not None
+        self.open.add(task)
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             path = head[0].split(" ")[1]
@@ -50,12 +55,21 @@ class WebServer:
             self.hosts += [line.partition(":")[2].strip() for line in head if line.lower().startswith("host:")]
             answer = self.answers.get(path.partition("?")[0], b"HTTP/1.1 404 X\r\ncontent-length: 0\r\n\r\n")
             await (write(answer) if isinstance(answer, bytes) else answer(path, write))
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            # The other side has gone, or the test is over.
             pass
         finally:
+            self.open.discard(task)
             writer.close()
             with suppress(ConnectionError, ssl.SSLError):
                 await writer.wait_closed()
+
+    async def end(self) -> None:
+        """Give up what is still being answered."""
+        open_ones = list(self.open)
+        for task in open_ones:
+            task.cancel()
+        await asyncio.gather(*open_ones, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -68,6 +82,7 @@ async def web_server(tls: ssl.SSLContext | None = None) -> AsyncIterator[WebServ
         yield server
     finally:
         listener.close()
+        await server.end()
         await listener.wait_closed()
 
 

@@ -65,7 +65,7 @@ class Ground:
         await await_until(lambda: bool(self.begun_at) or waiting.done())
         for batch in live:
             wait.push([frame_of(each) for each in batch])
-        found = await within(waiting, 5)
+        found = await within(waiting, 30)
         assert not self.waits
         return found
 

@@ -167,6 +167,19 @@ def test_items_that_change_nothing_come_back_ever_slower() -> None:
     assert rules.successor_pause(replace(item, waiting_call_id="sevt_1", fruitless=4), "sevt_2") == (0, timedelta())
     short = rules.end(active(), after(1.5))
     assert rules.successor_pause(short, "") == (0, timedelta(seconds=1))
+    assert rules.successor_pause(short, "sevt_1") == (0, timedelta(seconds=1))
+
+
+def test_the_item_after_one_that_served_or_was_stopped_is_not_held_back() -> None:
+    at_once = (0, timedelta())
+    served = replace(rules.end(active(), after(1.5)), waiting_call_id="sevt_1", fruitless=3)
+    assert rules.successor_pause(served, "") == rules.successor_pause(served, "sevt_2") == at_once
+    gently = rules.stop(rules.stop(active(), API, after(1.2), force=False), FIRST, after(1.5), force=True)
+    assert rules.successor_pause(gently, "") == at_once
+    assert rules.successor_pause(rules.stop(active(), API, after(1.5), force=True), "") == at_once
+    # What leaves its call waiting comes back slower whoever ended it.
+    vain = replace(gently, waiting_call_id="sevt_1")
+    assert rules.successor_pause(vain, "sevt_1") == (1, timedelta(seconds=1))
 
 
 ACTS = st.lists(

@@ -43,5 +43,5 @@ async def test_a_job_that_comes_as_the_last_workers_leave_is_done() -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     committer.together.set()
-    await within(asyncio.gather(*callers), 5)
+    await within(asyncio.gather(*callers), 30)
     await committer.stop()

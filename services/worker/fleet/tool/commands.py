@@ -30,6 +30,8 @@ TIMED_OUT_CODE = 124
 SPILLS = ".managed-agents/outputs"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PAUSE_SECONDS = 0.002
+# A result is told before anything is tidied up, since somebody waits for it and for what follows from it.
+_TIDY_AFTER_SECONDS = 0.03
 # A command that is ended may tidy up for so long.
 _TERM_SECONDS = 2.0
 _DRAIN_SECONDS = 2.0
@@ -57,7 +59,7 @@ class _Prepared:
 
 
 class Commands:
-    """Runs commands on a ground. One shell is always started in advance, so that a command need not wait for it."""
+    """Runs commands on a ground. A shell is started in advance, so that a command need not wait for it."""
 
     def __init__(self, ground: Ground, files: Confined, passed: Mapping[str, str]) -> None:
         self._ground = ground
@@ -74,15 +76,13 @@ class Commands:
             return await self._watched(prepared.shell, command)
         finally:
             # Its processes are dead by now; what was theirs is given back while others go on.
-            task = asyncio.create_task(self._release(prepared), name=f"end of {command.name}")
+            task = asyncio.create_task(self._tidy(prepared), name=f"end of {command.name}")
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
-            if not self._closed:
-                self.prepare()
 
     def prepare(self) -> None:
-        """Start the next shell."""
-        if self._spare is None:
+        """Start the next shell, unless there is one."""
+        if self._spare is None and not self._closed:
             self._spare = asyncio.create_task(self._start(), name="next shell")
 
     async def aclose(self) -> None:
@@ -93,6 +93,11 @@ class Commands:
             with contextlib.suppress(ShellUnavailable, OSError):
                 await self._release(await spare)
         await asyncio.gather(*self._ending, return_exceptions=True)
+
+    async def _tidy(self, prepared: _Prepared) -> None:
+        await asyncio.sleep(_TIDY_AFTER_SECONDS)
+        self.prepare()
+        await self._release(prepared)
 
     async def _take(self) -> _Prepared:
         spare, self._spare = self._spare, None

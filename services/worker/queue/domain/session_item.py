@@ -26,7 +26,7 @@ MIN_TTL_SECONDS = 5
 # Items in a row that may leave the same call waiting, until the session is told that nobody can serve it.
 MOST_FRUITLESS = 5
 LONGEST_PAUSE = timedelta(seconds=60)
-# An item that was over sooner than this was no help, whatever its worker thinks.
+# An item that its worker ended sooner than this was no help, whatever the worker thinks.
 SHORT_LIFE = timedelta(seconds=2)
 
 
@@ -188,6 +188,8 @@ def lapse(item: SessionItem, now: datetime) -> SessionItem:
     return replace(
         item,
         status="pending",
+        # In the queue it stands behind those that wait already: a session that ends its workers holds nobody up.
+        available_at=now,
         polled_at=None,
         acknowledged_at=None,
         started_at=None,
@@ -202,10 +204,15 @@ def lapse(item: SessionItem, now: datetime) -> SessionItem:
 
 
 def successor_pause(item: SessionItem, waiting_call_id: str) -> tuple[int, timedelta]:
-    """For the item after this one: how many left this call waiting, and how long it is held back."""
+    """For the item after this one: how many left this call waiting, and how long it is held back.
+
+    One that somebody else stopped says nothing about its worker, and one whose call was answered was of use.
+    """
     fruitless = item.fruitless + 1 if waiting_call_id and waiting_call_id == item.waiting_call_id else 0
     pause = timedelta(seconds=2 ** (fruitless - 1)) if fruitless else timedelta()
-    if item.finished_at is not None and item.acknowledged_at is not None:
+    was_stopped = item.settle_due or item.stop_requested_at != item.finished_at
+    has_served = bool(item.waiting_call_id) and not fruitless
+    if item.finished_at is not None and item.acknowledged_at is not None and not was_stopped and not has_served:
         # A worker that fails at once would otherwise come round as fast as it can poll.
         lived = item.finished_at - item.acknowledged_at
         pause = max(pause, timedelta(seconds=1) if lived < SHORT_LIFE else timedelta())

@@ -59,6 +59,7 @@ class SessionWorkHandler(session_work_pb2_grpc.SessionWorkServiceServicer):
         while True:
             empty_for = self._room.empty_for(environment_id, reclaim)
             if empty_for == 0.0:
+                self._room.look(environment_id, reclaim)
                 token = TOKEN_PREFIX + secrets.token_urlsafe(32)
                 item = await self._hand_out(caller.workspace_id, environment_id, token, reclaim)
                 if item is not None:

@@ -1,9 +1,10 @@
 """Writes every change of an item, many in one statement.
 
-Each caller hands in a job: an item and a decision. While one write is on its way to the disk the next jobs gather, and
-then go together. Where this replica wrote an item last, its state is known, is decided on at once, and is written over
-that very revision; a wrong guess, a refusal, and whatever else nobody here remembers go through a lock and a
-transaction. A job that is refused does not touch its neighbours, and one that breaks a shared write is tried alone.
+Each caller hands in a job: an item and a decision. One write is on its way to the disk at a time; meanwhile the next
+jobs gather, and then go together: the more there is to do, the less each one costs. Where this replica wrote an item
+last, its state is known, is decided on at once, and is written over that very revision; a wrong guess, a refusal, and
+whatever else nobody here remembers go through a lock and a transaction. A job that is refused does not touch its
+neighbours, and one that breaks a shared write is tried alone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from services.worker.queue.operations.moments import DatabaseClock
 from services.worker.queue.store.work_items import Move, WorkItemStore
 
 MAX_JOBS = 64
-WORKERS = 2
 MAX_KNOWN = 50_000
 
 Decide = Callable[[Item, datetime], Item]
@@ -83,17 +83,15 @@ class Desk:
         self._database = database
         self._clock = clock
         self._queue: deque[Job] = deque()
-        self._busy: set[str] = set()
-        self._workers: set[asyncio.Task[None]] = set()
+        self._writing: asyncio.Task[None] | None = None
         self._known: OrderedDict[str, Item] = OrderedDict()
         self.on_saved: list[Callable[[Settled], None]] = []
 
     def hand_in(self, job: Job) -> asyncio.Future[Settled]:
         """Has the job done; a caller who goes away does not take it back."""
         self._queue.append(job)
-        if len(self._workers) < WORKERS:
-            worker = asyncio.create_task(self._work(), name="desk")
-            self._workers.add(worker)
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._work(), name="desk")
         return job.done
 
     async def submit(self, job: Job) -> Settled:
@@ -102,39 +100,33 @@ class Desk:
 
     async def stop(self) -> None:
         """Finishes what was handed in."""
-        while self._workers:
-            await asyncio.wait(self._workers)
+        while self._writing is not None:
+            await asyncio.wait((self._writing,))
 
     async def _work(self) -> None:
         try:
             while jobs := self._take():
-                ids = {job.item_id for job in jobs}
-                self._busy |= ids
                 try:
                     await self._write(jobs)
                 except Exception as error:
                     for job in jobs:
                         job.fail(error)
-                finally:
-                    self._busy -= ids
         finally:
-            # In the very step that found nothing left: a job that comes after it needs another worker.
-            self._workers.discard(asyncio.current_task())  # type: ignore[arg-type]
+            # In the very step that found nothing left: a job that comes after it needs another task.
+            self._writing = None
 
     def _take(self) -> list[Job]:
-        """The oldest jobs, one of each item that is free."""
-        taken: list[Job] = []
+        """The oldest jobs, one of each item."""
+        taken: dict[str, Job] = {}
         held: list[Job] = []
-        busy = set(self._busy)
         while self._queue and len(taken) < MAX_JOBS:
             job = self._queue.popleft()
-            if job.item_id in busy:
+            if job.item_id in taken:
                 held.append(job)
             else:
-                busy.add(job.item_id)
-                taken.append(job)
+                taken[job.item_id] = job
         self._queue.extendleft(reversed(held))
-        return taken
+        return list(taken.values())
 
     async def _write(self, jobs: list[Job]) -> None:
         try:
@@ -203,7 +195,7 @@ class Desk:
                 try:
                     item = job.decide(found, now)
                 except DomainError as refusal:
-                    self._know(found)
+                    self.remember(found)
                     job.fail(refusal)
                     continue
                 changed = item if item is found else replace(item, revision=found.revision + 1)
@@ -222,7 +214,7 @@ class Desk:
         return left
 
     def _settle(self, job: Job, settled: Settled) -> None:
-        self._know(settled.item)
+        self.remember(settled.item)
         if settled.item is not settled.before:
             self.told([settled])
         job.succeed(settled)
@@ -233,7 +225,8 @@ class Desk:
             for hear in self.on_saved:
                 hear(settled)
 
-    def _know(self, item: Item) -> None:
+    def remember(self, item: Item) -> None:
+        """Keeps what was just written here."""
         if item.is_ended:
             self._known.pop(item.id, None)
             return

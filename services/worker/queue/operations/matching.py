@@ -3,13 +3,15 @@
 A round reads what is not known, pairs claims with items (environments and, within them, sessions round robin; the
 oldest claim first), and then, beside the next round, asks whether the sessions of the items have ended and writes the
 claims. What fails to be written was somebody else's already: its claim is the first one again. A worker that is gone
-when its item comes is as if it had not asked.
+when its item comes is as if it had not asked. Where nothing else is to be handed out, a new item is put in as claimed
+by the worker that waits for it, and needs no round.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -23,10 +25,14 @@ from services.worker.queue.operations.desk import Desk, Job, Settled
 from services.worker.queue.operations.moments import DatabaseClock
 from services.worker.queue.operations.pool import Pool
 from services.worker.queue.operations.waiting_room import Claim, Ends, Grant, Scope, WaitingRoom
+from services.worker.queue.store.work_items import NewItem
 
 Pair = tuple[Claim, Item]
 
 MAX_PAIRS = 64
+# Claims that come one right after the other share a round, its question and its write; one that comes alone waits for
+# nobody.
+ROUND_SECONDS = 0.002
 
 
 class Matching:
@@ -75,6 +81,36 @@ class Matching:
         if wanted or self._room.waits(item.workspace_id, (item.environment_id, "")):
             self.look_into(item.workspace_id)
 
+    def reserve(self, new: NewItem) -> Claim | None:
+        """The claim that is to have an item which is about to be put in; None where it has to wait for its turn."""
+        workspace_id, environment_id, session_id = new.workspace_id, new.environment_id, new.session_id
+        if new.ended or self._pool.filled(workspace_id) or not self._pool.is_dry(workspace_id, environment_id):
+            return None
+        return self._room.next(
+            workspace_id, ("", ""), ("", session_id), (environment_id, ""), (environment_id, session_id)
+        )
+
+    def as_claimed(self, new: NewItem, claim: Claim) -> NewItem:
+        """The item as it is to be put in for a claim."""
+        return replace(new, claimed_by=claim.worker_id, lease_seconds=self._lease.total_seconds())
+
+    def hand_over(self, claim: Claim, item: Item | None, payload: str) -> None:
+        """Answers a reserved claim; without an item that was put in for it, it is the first one again."""
+        if item is None or item.status is not Status.CLAIMED:
+            self._return(claim)
+            return
+        self._desk.remember(item)
+        if not claim.answer((item, payload)):
+            self._begin(self._give_back(claim, item))
+
+    def let_go(self, claim: Claim, error: Exception) -> None:
+        """An item could not be put in for a reserved claim, or not be handed out."""
+        if isinstance(error, Unavailable):
+            # Nobody knows whether it was written: then the lease brings it back.
+            claim.refuse(error)
+        else:
+            self._return(claim)
+
     def look_into(self, workspace_id: str) -> None:
         """Have the next round look into a workspace."""
         self._due[workspace_id] = None
@@ -82,8 +118,13 @@ class Matching:
 
     async def run(self) -> None:
         """Rounds, for as long as the process lives."""
+        began = float("-inf")
+        loop = asyncio.get_running_loop()
         while True:
             await self._wake.wait()
+            if (pause := began + ROUND_SECONDS - loop.time()) > 0:
+                await asyncio.sleep(pause)
+            began = loop.time()
             self._wake.clear()
             due, self._due = self._due, {}
             for workspace_id in due:
@@ -156,7 +197,7 @@ class Matching:
                 self._pool.put_back(item)
                 claim.refuse(error)
             return
-        jobs: list[tuple[Pair, asyncio.Future[Settled]]] = []
+        jobs: list[tuple[Claim, asyncio.Future[Settled]]] = []
         for claim, item in pairs:
             if item.session_id in ended:
                 self._pool.drop_session(item)
@@ -165,27 +206,26 @@ class Matching:
                 continue
             decide = partial(_claimed, worker_id=claim.worker_id, lease=self._lease)
             job = Job(item.id, decide, guess=item, wants_payload=True)
-            jobs.append(((claim, item), self._desk.hand_in(job)))
-        for (claim, item), done in jobs:
-            await self._conclude(claim, item, done)
+            jobs.append((claim, self._desk.hand_in(job)))
+        for claim, done in jobs:
+            await self._conclude(claim, done)
 
-    async def _conclude(self, claim: Claim, item: Item, done: asyncio.Future[Settled]) -> None:
+    async def _conclude(self, claim: Claim, done: asyncio.Future[Settled]) -> None:
         try:
             settled = await done
         except DomainError as error:
-            if isinstance(error, Unavailable):
-                # Nobody knows whether it was written: then the lease brings it back.
-                claim.refuse(error)
-            else:
-                # Somebody else has it.
-                self._return(claim)
+            # Unless nobody knows whether it was written, somebody else has it.
+            self.let_go(claim, error)
             return
         except Exception as error:
             claim.refuse(error)
             return
         if not claim.answer((settled.item, settled.payload or "{}")):
-            by = Holder(claim.worker_id, settled.item.attempt)
-            await self._desk.submit(Job(item.id, lambda found, _now: rules.give_back(found, by)))
+            await self._give_back(claim, settled.item)
+
+    async def _give_back(self, claim: Claim, item: Item) -> None:
+        by = Holder(claim.worker_id, item.attempt)
+        await self._desk.submit(Job(item.id, lambda found, _now: rules.give_back(found, by)))
 
     async def _stop_ended(self, item: Item) -> None:
         await self._desk.submit(Job(item.id, rules.stop))

@@ -128,7 +128,7 @@ class SessionDuties:
         async with self._database.platform_read() as tx:
             due = await SessionItemStore(tx).due(BATCH)
             next_lapse = await SessionItemStore(tx).next_lapse()
-        failed = len(due) == BATCH
+        failed = False
         for item in due:
             try:
                 await self._follow_up(item)
@@ -136,7 +136,9 @@ class SessionDuties:
                 failed = True
                 log.warning("an item was not followed up", work_id=item.id, reason=error.reason, error=error.message)
         seconds = IDLE_SECONDS if next_lapse is None else min(max(next_lapse, 0.02), IDLE_SECONDS)
-        return min(seconds, RETRY_SECONDS) if failed else seconds
+        if failed:
+            return min(seconds, RETRY_SECONDS)
+        return 0.0 if len(due) == BATCH else seconds
 
     async def _follow_up(self, item: SessionItem) -> None:
         await failpoints.point("queue.sessions.following_up")

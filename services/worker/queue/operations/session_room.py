@@ -2,7 +2,8 @@
 
 A poll looks into the database when it comes and when it is woken. A queue in which nothing was found is known to be
 empty until a hint says otherwise, an item becomes due, or `LOOK_AGAIN_SECONDS` are over, so idle workers cost no
-statement. One waiting poll is woken for each hint, and wakes the next one where it found something.
+statement. Then one poll looks for all. One waiting poll is woken for each hint, and wakes the next one where it found
+something.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import time
 from collections import OrderedDict
 
 LOOK_AGAIN_SECONDS = 5.0
+# For so long what one poll looks up anew is left to it.
+LOOKING_SECONDS = 1.0
 MAX_KNOWN = 10_000
 
 
@@ -37,8 +40,7 @@ class SessionRoom:
             self._hints.clear()
             self._epoch += 1
         self._hints[environment_id] = self._hints.get(environment_id, 0) + 1
-        for key in [key for key in self._empty if key[0] == environment_id]:
-            del self._empty[key]
+        self._forget(environment_id)
         self._wake_one(environment_id)
 
     def doubt(self) -> None:
@@ -51,6 +53,11 @@ class SessionRoom:
     def empty_for(self, environment_id: str, reclaim_seconds: float) -> float:
         """Seconds for which nothing is to be found in a queue; 0 where it is worth a look."""
         return max(0.0, self._empty.get((environment_id, reclaim_seconds), 0.0) - time.monotonic())
+
+    def look(self, environment_id: str, reclaim_seconds: float) -> None:
+        """A poll looks into a queue; where it was empty the last time, others wait for what comes of it."""
+        if (environment_id, reclaim_seconds) in self._empty:
+            self._empty[(environment_id, reclaim_seconds)] = time.monotonic() + LOOKING_SECONDS
 
     def note_empty(
         self, environment_id: str, reclaim_seconds: float, due_in: float | None, hints: tuple[int, int]
@@ -84,7 +91,12 @@ class SessionRoom:
 
     def found(self, environment_id: str) -> None:
         """A poll got an item: there may be another one."""
+        self._forget(environment_id)
         self._wake_one(environment_id)
+
+    def _forget(self, environment_id: str) -> None:
+        for key in [key for key in self._empty if key[0] == environment_id]:
+            del self._empty[key]
 
     def _wake_one(self, environment_id: str) -> None:
         waiting = self._waiting.get(environment_id)

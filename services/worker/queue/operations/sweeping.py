@@ -83,11 +83,10 @@ class Sweeping:
         if workspaces := self._room.workspaces():
             await self.lapse()
             await self._look_for_items(workspaces)
-        if waited_for := self._waits.item_ids:
+        if waited_for := self._waits.some(AT_ONCE):
             async with self._database.platform_read() as tx:
-                store = WorkItemStore(tx)
-                ended = await store.ended_among(waited_for)
-                silent = await store.silent_among(waited_for, self._waits.silence.total_seconds())
+                silence = self._waits.silence.total_seconds()
+                ended, silent = await WorkItemStore(tx).over_among(waited_for, silence)
             await self._decide(silent, self._waits.expire)
             if ended:
                 self._waits.tell(await self._intake.read(ended))

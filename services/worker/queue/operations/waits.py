@@ -7,6 +7,7 @@ item names as its waiter's, and a sweep finds what no hint told. When the time o
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
@@ -35,10 +36,12 @@ class Waits:
         self._closed = False
         desk.on_saved.append(self._hear)
 
-    @property
-    def item_ids(self) -> list[str]:
-        """What is waited for."""
-        return list(self._waiting)
+    def some(self, limit: int) -> list[str]:
+        """Up to so many of the items that are waited for; each has its turn."""
+        taken = list(itertools.islice(self._waiting, limit))
+        for item_id in taken:
+            self._waiting[item_id] = self._waiting.pop(item_id)
+        return taken
 
     async def run(self, new: NewItem) -> tuple[bytes, bool]:
         """What the worker reported, and whether it failed; the refusal that the item ended with otherwise."""

@@ -60,13 +60,14 @@ class RecordStore:
         return dict(rows)
 
     async def forget_items(self, keep_seconds: float, limit: int) -> int:
-        """Deletes items that ended long ago; how many went."""
+        """Deletes items that ended long ago, after which nothing is left to do; how many went."""
         return await self._tx.execute(
             """
             DELETE FROM work_items -- platform-wide: the sweep looks after every workspace
             WHERE id IN (
                 SELECT w.id FROM work_items w
-                WHERE w.finished_at < clock_timestamp() - make_interval(secs => %(seconds)s) AND w.kind <> 'session'
+                WHERE w.finished_at < clock_timestamp() - make_interval(secs => %(seconds)s)
+                  AND NOT (w.settle_due OR w.follow_up_due)
                 ORDER BY w.finished_at LIMIT %(limit)s
                 FOR UPDATE SKIP LOCKED
             )

@@ -32,7 +32,7 @@ class SessionItemStore:
         self._tx = tx
 
     async def hand_out(self, environment_id: str, token_sha256: bytes, reclaim_seconds: float) -> SessionItem | None:
-        """Takes the oldest item that waits, and that nobody else is at."""
+        """Takes the item that waits for longest since it came, or came back, and that nobody else is at."""
         row = await self._tx.maybe_one(
             "".join(
                 (
@@ -48,7 +48,7 @@ class SessionItemStore:
                    AND (available_at IS NULL OR available_at <= clock_timestamp())
                    AND (polled_at IS NULL
                         OR polled_at < clock_timestamp() - make_interval(secs => %(reclaim_seconds)s))
-                 ORDER BY created_at, id LIMIT 1 FOR UPDATE SKIP LOCKED
+                 ORDER BY greatest(created_at, available_at, polled_at), id LIMIT 1 FOR UPDATE SKIP LOCKED
              )
             RETURNING """,
                     _RETURNED,
@@ -262,14 +262,15 @@ class SessionItemStore:
         return [(SessionItem(*row[:-1]), row[-1]) for row in rows]
 
     async def due(self, limit: int) -> list[SessionItem]:
-        """Items after which something is to be done, of any workspace."""
+        """Items after which something is to be done, of any workspace; environments take turns."""
         rows = await self._tx.all(
             "".join(
                 (
                     "SELECT ",
                     _RETURNED,
                     """ FROM work_items w -- platform-wide: sweep
-             WHERE settle_due OR follow_up_due ORDER BY id LIMIT %(limit)s""",
+             WHERE settle_due OR follow_up_due
+             ORDER BY row_number() OVER (PARTITION BY w.environment_id ORDER BY w.id), w.id LIMIT %(limit)s""",
                 )
             ),
             {"limit": limit},

@@ -44,18 +44,24 @@ RETURNING w.id, CASE WHEN m.wants_payload THEN w.payload::text END, clock_timest
 
 _PUT_IN: LiteralString = """
 INSERT INTO work_items AS w (id, workspace_id, environment_id, session_id, kind, payload, created_at, waiter,
-    queue_until, wait_until, status, stopped_at, finished_at, end_code)
+    queue_until, wait_until, status, attempt, lease_holder, claimed_at, lease_expires_at, stopped_at, finished_at,
+    end_code)
 SELECT m.id, m.workspace_id, m.environment_id, m.session_id, m.kind, m.payload::json, t.now, m.waiter,
        t.now + make_interval(secs => m.queue_seconds), t.now + make_interval(secs => m.wait_seconds),
-       CASE WHEN t.ended THEN 'stopped' ELSE 'pending' END, CASE WHEN t.ended THEN t.now END,
-       CASE WHEN t.ended THEN t.now END, CASE WHEN t.ended THEN 'work_lease_lost' END
+       CASE WHEN t.ended THEN 'stopped' WHEN t.holder IS NULL THEN 'pending' ELSE 'claimed' END,
+       CASE WHEN t.holder IS NULL THEN 0 ELSE 1 END, t.holder, CASE WHEN t.holder IS NOT NULL THEN t.now END,
+       CASE WHEN t.holder IS NOT NULL THEN t.now + make_interval(secs => m.lease_seconds) END,
+       CASE WHEN t.ended THEN t.now END, CASE WHEN t.ended THEN t.now END,
+       CASE WHEN t.ended THEN 'work_lease_lost' END
 FROM json_to_recordset(%(items)s::json) AS m(
     id text, workspace_id text, environment_id text, session_id text, kind text, payload text, waiter text,
-    queue_seconds double precision, wait_seconds double precision, ended boolean)
+    queue_seconds double precision, wait_seconds double precision, ended boolean, claimed_by text,
+    lease_seconds double precision)
 CROSS JOIN LATERAL ( -- platform-wide: each row brings the workspace of its session
     SELECT clock_timestamp() AS now,
            m.ended OR EXISTS (SELECT FROM ended_sessions e WHERE e.session_id = m.session_id) AS ended
-) t
+) e
+CROSS JOIN LATERAL (SELECT e.now, e.ended, CASE WHEN NOT e.ended THEN m.claimed_by END AS holder) t
 ON CONFLICT (id) DO NOTHING
 RETURNING
 """
@@ -88,6 +94,9 @@ class NewItem:
     waiter: str
     # Whether its session is known to have ended.
     ended: bool = False
+    # The worker that takes it at once, and for how long.
+    claimed_by: str | None = None
+    lease_seconds: float = 0.0
 
 
 class WorkItemStore:
@@ -105,7 +114,8 @@ class WorkItemStore:
         return {row[0]: row[1] for row in rows}, rows[-1][2] if rows else None
 
     async def put_in(self, items: Sequence[NewItem]) -> list[Item]:
-        """Inserts the items that are new; those of an ended session as stopped."""
+        """Inserts the items that are new: as pending, as claimed by the worker that takes one, or as stopped where its
+        session has ended."""
         rows = await self._tx.all(
             _PUT_IN + COLUMNS, {"items": orjson.dumps([_inserted(item) for item in items]).decode()}
         )
@@ -152,28 +162,21 @@ class WorkItemStore:
         )
         return {row[0]: (item_of(row), row[WIDTH].encode() if row[WIDTH] is not None else None) for row in rows}
 
-    async def ended_among(self, item_ids: Collection[str]) -> list[str]:
-        """Those of the items that have ended."""
+    async def over_among(self, item_ids: Collection[str], seconds: float) -> tuple[list[str], list[str]]:
+        """Those of the items that have ended, and those whose holder has been silent for so long after its lease."""
         rows = await self._tx.all(
             """
-            SELECT w.id FROM work_items w -- platform-wide: whoever waits has named workspace and session already
-            WHERE w.id = ANY(%(ids)s) AND w.finished_at IS NOT NULL AND w.kind <> 'session'
-            """,
-            {"ids": list(item_ids)},
-        )
-        return [item_id for (item_id,) in rows]
-
-    async def silent_among(self, item_ids: Collection[str], seconds: float) -> list[str]:
-        """Those of the items whose holder accepted them, and has been silent for so long after its lease."""
-        rows = await self._tx.all(
-            """
-            SELECT w.id FROM work_items w -- platform-wide: whoever waits has named workspace and session already
-            WHERE w.id = ANY(%(ids)s) AND w.finished_at IS NULL AND w.accepted_at IS NOT NULL AND w.kind <> 'session'
-              AND w.lease_expires_at <= clock_timestamp() - make_interval(secs => %(seconds)s)
+            SELECT w.id, w.finished_at IS NOT NULL
+            FROM work_items w -- platform-wide: whoever waits has named workspace and session already
+            WHERE w.id = ANY(%(ids)s) AND w.kind <> 'session'
+              AND (w.finished_at IS NOT NULL OR w.accepted_at IS NOT NULL
+                   AND w.lease_expires_at <= clock_timestamp() - make_interval(secs => %(seconds)s))
             """,
             {"ids": list(item_ids), "seconds": seconds},
         )
-        return [item_id for (item_id,) in rows]
+        return [item_id for item_id, is_ended in rows if is_ended], [
+            item_id for item_id, is_ended in rows if not is_ended
+        ]
 
     async def live_of_session(self, session_id: str) -> list[str]:
         """Ids of a session's items that have not ended and were not stopped."""
@@ -232,6 +235,8 @@ def _inserted(item: NewItem) -> dict[str, Any]:
         "wait_seconds": item.wait_seconds,
         "waiter": item.waiter,
         "ended": item.ended,
+        "claimed_by": item.claimed_by,
+        "lease_seconds": item.lease_seconds,
     }
 
 

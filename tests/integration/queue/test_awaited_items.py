@@ -1,0 +1,140 @@
+"""An item that a worker already waits for is put in as claimed by it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import psycopg
+import pytest
+
+from kit.errors import Aborted
+from kit.testing import await_until
+from services.worker.queue.operations.intake import Intake
+from tests.integration.queue.harness import ENVIRONMENT, SESSION, WORKSPACE, Queue, Replica, worker_context
+
+SCOPES = [
+    {},
+    {"environment_id": ENVIRONMENT},
+    {"session_id": SESSION},
+    {"environment_id": ENVIRONMENT, "session_id": SESSION},
+]
+
+
+async def waiting(replica: Replica, worker_id: str = "w1", /, **scope: Any) -> asyncio.Task[Any]:
+    """A claim that waits, on a replica that knows that there is nothing."""
+    claim = asyncio.create_task(replica.claim(worker_id, wait_seconds=30, **scope))
+    # Calls are heard in their order, and this one tells what it found out.
+    assert await replica.claim("passes by", environment_id=ENVIRONMENT) is None
+    return claim
+
+
+@pytest.mark.parametrize("scope", SCOPES, ids=[" ".join(scope) or "anything" for scope in SCOPES])
+async def test_it_costs_one_write_and_is_held_as_any_other(ground: Queue, scope: dict[str, str]) -> None:
+    replica = await ground.replica(work_sweep_seconds=60.0)
+    claim = await waiting(replica, **scope)
+    before = replica.database.asked
+    running = replica.run("work_1", payload={"command": "echo hi"})
+    item = await claim
+    assert replica.database.asked == before + 1
+    assert (item.id, item.status, item.claimed_by, item.attempt) == ("work_1", "claimed", "w1", 1)
+    assert item.payload_json == b'{"command": "echo hi"}'
+    assert item.claimed_at < item.lease_expires_at
+    assert await replica.claim("w2") is None
+    await replica.accept("work_1", attempt=1)
+    await replica.complete("work_1", result="done")
+    assert (await running).result_json == b'"done"'
+
+
+async def test_the_oldest_claim_gets_it_and_only_one_that_takes_it(ground: Queue) -> None:
+    replica = await ground.replica()
+    other = asyncio.create_task(replica.claim("w0", environment_id="env_2", wait_seconds=30))
+    claims = [await waiting(replica, f"w{number}") for number in (1, 2)]
+    replica.run("work_1")
+    assert (await claims[0]).claimed_by == "w1"
+    replica.run("work_2", environment_id="env_2")
+    assert (await other).id == "work_2"
+    replica.run("work_3")
+    assert (await claims[1]).id == "work_3"
+
+
+async def test_of_an_ended_session_it_is_stopped_and_the_worker_waits_on(ground: Queue) -> None:
+    replica = await ground.replica()
+    claim = await waiting(replica)
+    ground.sessions.ended.add("sess_ended")
+    with pytest.raises(Aborted) as told:
+        await replica.run("work_1", session_id="sess_ended")
+    assert told.value.reason == "WORK_LEASE_LOST"
+    async with await psycopg.AsyncConnection.connect(ground.dsn, autocommit=True) as connection:
+        await connection.execute("INSERT INTO worker.ended_sessions VALUES ('sess_noted', %s)", [WORKSPACE])
+    with pytest.raises(Aborted):
+        await replica.run("work_2", session_id="sess_noted")
+    assert not claim.done()
+    replica.run("work_3")
+    assert (await claim).id == "work_3"
+
+
+async def test_put_in_again_it_is_not_handed_out_again(ground: Queue) -> None:
+    replica = await ground.replica()
+    first = await waiting(replica)
+    running = replica.run("work_1")
+    await first
+    second = await waiting(replica, "w2")
+    again = replica.run("work_1")
+    replica.run("work_2")
+    assert (await second).id == "work_2"
+    await replica.accept("work_1")
+    await replica.complete("work_1", result=1)
+    assert (await running).result_json == (await again).result_json == b"1"
+
+
+async def test_a_worker_that_leaves_meanwhile_takes_nothing_along(
+    ground: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = await ground.replica()
+    claim = await waiting(replica)
+    put_in = Intake._put_in
+
+    async def slowly(intake: Intake, by_id: Any) -> Any:
+        inserted = asyncio.ensure_future(put_in(intake, by_id))
+        claim.cancel()
+        # The call is told to end, and is heard to have ended, before the item is there.
+        assert await replica.claim("passes by", environment_id="env_2") is None
+        return await inserted
+
+    monkeypatch.setattr(Intake, "_put_in", slowly)
+    replica.run("work_1")
+    item = await replica.claim("w2", wait_seconds=30)
+    assert item is not None and item.id == "work_1"
+
+
+async def test_what_can_not_be_written_leaves_the_worker_waiting(
+    ground: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = await ground.replica()
+    claim = await waiting(replica)
+
+    def unreadable(*_: Any) -> None:
+        raise psycopg.errors.InvalidTextRepresentation
+
+    with monkeypatch.context() as broken:
+        broken.setattr("services.worker.queue.store.work_items._inserted", unreadable)
+        with pytest.raises(Exception, match="payload_json"):
+            await replica.run("work_1")
+    replica.run("work_2")
+    assert (await claim).id == "work_2"
+
+
+async def test_it_waits_for_its_turn_where_others_were_first(ground: Queue) -> None:
+    replica = await ground.replica()
+    first = replica.run("work_1", environment_id="env_2")
+
+    async def is_there() -> bool:
+        return [item.id for item in await replica.items("env_2")] == ["work_1"]
+
+    await await_until(is_there)
+    claim = await waiting(replica, environment_id=ENVIRONMENT)
+    replica.run("work_2")
+    assert (await claim).id == "work_2"
+    assert not first.done()
+    assert (await replica.claim("w2", environment_id="env_2", context=worker_context("env_2"))).id == "work_1"
