@@ -2,8 +2,9 @@
 
 The script goes to the shell through a pipe, so neither the command nor what it is told as variables is in a list of
 processes. The shell tells the end on its own descriptor, behind a random word, so no output can pass for it. Whatever a
-command started ends with it, at the latest when its time is up; the launcher ends everything when the worker goes, by
-whatever means. Output beyond what an answer may hold goes to a file in the workdir.
+command started ends with it, at the latest when its time is up, and in a sandbox some hundredths of a second after its
+result was told; the launcher ends everything when the worker goes, by whatever means. Output beyond what an answer may
+hold goes to a file in the workdir.
 """
 
 import asyncio
@@ -188,7 +189,10 @@ class Commands:
             exited.cancel()
             if stderr.end.done():
                 stdout.take_remaining()
-            shell.kill()
+            if not stderr.end.done() or not self._ground.isolation.own_view:
+                # To take a sandbox down takes longer than to tell the result, and what is left in one is in nobody's
+                # way for that moment; without one it is.
+                shell.kill()
             for stream in (stdout, stderr):
                 await stream.close(wait=not stderr.end.done())
         return {
@@ -210,7 +214,7 @@ class Commands:
             # In a shell of its own, whose end is an end: traps are run, and nothing is left to change what follows.
             f"(eval {_quoted(command.text)}) </dev/null {STATUS_FD}>&-",
             f"builtin printf '\\0%s %d\\0' {marker} $? >&{STATUS_FD}",
-            "exit",
+            # And no `exit`: it waits for more until it is taken down.
             "",
         ]
         return "\n".join(lines).encode("utf-8", "surrogateescape")

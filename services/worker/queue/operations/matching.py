@@ -32,7 +32,7 @@ Pair = tuple[Claim, Item]
 MAX_PAIRS = 64
 # Claims that come one right after the other share a round, its question and its write; one that comes alone waits for
 # nobody.
-ROUND_SECONDS = 0.002
+ROUND_SECONDS = 0.006
 
 
 class Matching:
