@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +129,9 @@ async def _before(url: str, data: Path) -> tuple[str, list[dict[str, Any]]]:
         lost = asyncio.create_task(door.send(SLOW, key="lost"))
         await await_until(lambda: _sessions(client, agent_id, 2), timeout=30)
         kill_all(data)
-        with pytest.raises(httpx2.TransportError):
-            await lost
+        # The gateway may see the others die, and end its answer, in the moment before it dies itself.
+        with suppress(httpx2.TransportError):
+            assert types(await lost)[-1] not in ("completed", "failed", "cancelled")
     return agent_id, paused
 
 

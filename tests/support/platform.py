@@ -38,6 +38,7 @@ class Platform:
         clean = {key: value for key, value in os.environ.items() if not key.startswith(SECRETS_OF_THE_HOST)}
         command = [str(Path(sys.executable).with_name("managed-agents")), "up"]
         with self._output.open("ab") as output:
+            self._began = output.tell()
             self.process = subprocess.Popen(
                 [*command, "--port", str(self.port), "--data-dir", str(data_dir), *arguments],
                 env={**clean, **(environment or {})},
@@ -48,8 +49,12 @@ class Platform:
             )
 
     def wait_healthy(self) -> None:
-        """Returns when the gateway says that it is ready; AssertionError with the output otherwise."""
+        """Returns when the gateway and `up` itself say that it is ready; AssertionError with the output otherwise.
+
+        Until `up` says so, a service that dies is one that could not start.
+        """
         await_until(lambda: self.process.poll() is not None or self.is_ready(), timeout=START_SECONDS)
+        await_until(lambda: self.process.poll() is not None or self._is_up(), timeout=START_SECONDS)
         assert self.process.poll() is None, f"up ended with {self.process.returncode}: {self.output()}"
 
     def is_ready(self) -> bool:
@@ -59,6 +64,10 @@ class Platform:
                 return response.status == 200
         except (urllib.error.URLError, OSError):
             return False
+
+    def _is_up(self) -> bool:
+        said = self.output()[self._began :]
+        return "managed-agents is up at" in said or '"url"' in said
 
     def output(self) -> str:
         """What `up` printed so far."""
