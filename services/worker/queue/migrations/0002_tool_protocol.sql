@@ -2,8 +2,6 @@
 ALTER TABLE work_items
     ALTER COLUMN payload TYPE json USING payload::json,
     ALTER COLUMN result TYPE json USING result::json,
-    -- What fences holders is the attempt.
-    DROP COLUMN lease_epoch,
     -- Grows with every write: whoever decides by what it remembers names the revision that it remembers.
     ADD COLUMN revision bigint NOT NULL DEFAULT 0,
     ADD COLUMN claimed_at timestamptz,

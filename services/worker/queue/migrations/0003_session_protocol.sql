@@ -5,9 +5,9 @@ ALTER TABLE work_items
     ADD COLUMN metadata text NOT NULL DEFAULT '{}',
     -- Not handed out before.
     ADD COLUMN available_at timestamptz,
-    -- The current attempt: when a poll was answered with it, and the digest of the token that went with it, which alone
-    -- tells its holder.
+    -- The current attempt: when a poll was answered with it, to whom, and the digest of the token that went with it.
     ADD COLUMN polled_at timestamptz,
+    ADD COLUMN polled_by text NOT NULL DEFAULT '',
     ADD COLUMN token_sha256 bytea,
     ADD COLUMN acknowledged_at timestamptz,
     ADD COLUMN started_at timestamptz,
