@@ -12,7 +12,6 @@ Fixtures of every test (tests/conftest.py, from `kit.testing.fixtures`):
 """
 
 from kit.testing.clock import FixedClock
-from kit.testing.database import database
 from kit.testing.waiting import await_until, free_port
 
-__all__ = ["FixedClock", "await_until", "database", "free_port"]
+__all__ = ["FixedClock", "await_until", "free_port"]

@@ -1,4 +1,4 @@
-"""A fresh database for each test: migrated once into a template, then copied, which takes some milliseconds.
+"""Databases for tests, of which `kit.testing.swept` takes care: migrated once into a template, then copied.
 
 The database is reached by the service's own role, so a test also proves that the role may do what it does.
 """
@@ -6,8 +6,6 @@ The database is reached by the service's own role, so a test also proves that th
 import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +17,6 @@ from kit import tenancy
 from kit.embedded.roles import create_role_and_schema
 from kit.migrate import migrate
 from kit.tenancy import EVERY_WORKSPACE, SETTING
-
-
-@asynccontextmanager
-async def database(server_dsn: str, schema: str, folder: Path | None = None) -> AsyncIterator[str]:
-    """The DSN of a new database with the schema of these migrations (or an empty schema); dropped afterwards."""
-    template = await template_of(server_dsn, schema, folder)
-    async with await psycopg.AsyncConnection.connect(server_dsn, autocommit=True) as admin:
-        name = await copy_of(admin, template)
-        try:
-            yield dsn_of(server_dsn, name, schema)
-        finally:
-            await admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 async def copy_of(admin: psycopg.AsyncConnection[Any], template: str) -> str:

@@ -5,6 +5,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -78,14 +79,21 @@ def nats_url(server_folder: Path) -> Iterator[str]:
         server.stop()
 
 
-@pytest.fixture
-async def nats(nats_url: str) -> AsyncIterator[Nats]:
-    """A connection for one test."""
+@asynccontextmanager
+async def connected(nats_url: str) -> AsyncIterator[Nats]:
+    """A connection of a test's own."""
     connection = await connect(nats_url, "test")
     try:
         yield connection
     finally:
         await connection.close()
+
+
+@pytest.fixture
+async def nats(nats_url: str) -> AsyncIterator[Nats]:
+    """A connection for one test."""
+    async with connected(nats_url) as connection:
+        yield connection
 
 
 @pytest.fixture(scope="session")

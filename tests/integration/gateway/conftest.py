@@ -11,8 +11,8 @@ a key is in that one while the test runs. A test that needs more of its own take
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ import pytest_asyncio
 from kit.ids import new_id
 from kit.nats import connect as connect_nats
 from kit.rpc.server import Server
-from kit.testing import database
+from kit.testing.fixtures import MakeDatabase
+from kit.testing.swept import SweptDatabases
 from managed_agents.worker.v1 import runner_pb2
 from managed_agents.worker.v1.runner_pb2_grpc import RunnerServiceServicer, add_RunnerServiceServicer_to_server
 from services.gateway.admission.keyring import KeyRing
@@ -41,7 +42,6 @@ from services.vault.config import VaultSettings
 from services.worker.queue import app as queue_app
 from services.worker.queue.config import QueueSettings
 
-MakeDatabase = Callable[..., Awaitable[str]]
 MODEL_KEY = "canary-of-the-gateways-tests"
 MODEL_ENVIRONMENT = {
     "MANAGED_AGENTS_MODEL_VENDOR": "openai",
@@ -87,21 +87,10 @@ class Gateway:
     workspace_id: str = DEFAULT_WORKSPACE
 
 
-@asynccontextmanager
-async def databases(postgres: str) -> AsyncIterator[MakeDatabase]:
-    """Makes databases that are dropped when this is over."""
-    async with AsyncExitStack() as stack:
-
-        async def make(schema: str, folder: Path | None = None) -> str:
-            return await stack.enter_async_context(database(postgres, schema, folder))
-
-        yield make
-
-
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
-async def platform(postgres: str, nats_url: str) -> AsyncIterator[Gateway]:
+async def platform(swept_databases: SweptDatabases, nats_url: str) -> AsyncIterator[Gateway]:
     """What all tests here share."""
-    async with databases(postgres) as make, serving(make, nats_url) as listening:
+    async with swept_databases.maker() as make, serving(make, nats_url) as listening:
         yield listening
 
 
@@ -124,16 +113,16 @@ def gateway(platform: Gateway, workspace: str) -> Gateway:
 
 
 @pytest_asyncio.fixture(loop_scope="package")
-async def fresh_gateway(postgres: str, nats_url: str) -> AsyncIterator[Gateway]:
-    """Everything on fresh databases, and the gateway on a port of its own."""
-    async with databases(postgres) as make, serving(make, nats_url) as listening:
+async def fresh_gateway(swept_databases: SweptDatabases, nats_url: str) -> AsyncIterator[Gateway]:
+    """Everything on databases of its own, and the gateway on a port of its own."""
+    async with swept_databases.maker() as make, serving(make, nats_url) as listening:
         yield listening
 
 
 @pytest_asyncio.fixture(loop_scope="package")
-async def own_vault(platform: Gateway, postgres: str, nats_url: str) -> AsyncIterator[Gateway]:
+async def own_vault(platform: Gateway, swept_databases: SweptDatabases, nats_url: str) -> AsyncIterator[Gateway]:
     """A gateway and a vault of its own."""
-    async with databases(postgres) as make, beside(platform, make, nats_url) as listening:
+    async with swept_databases.maker() as make, beside(platform, make, nats_url) as listening:
         yield listening
 
 

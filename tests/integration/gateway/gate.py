@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -15,7 +14,7 @@ import orjson
 from kit.ids import new_id
 from kit.rpc.client import channel
 from kit.rpc.context import CallContext
-from kit.testing.database import database
+from kit.testing.swept import SweptDatabases
 from managed_agents.sessions.v1.turns_pb2 import TurnEvent, TurnGrant
 from tests.integration.gateway.conftest import Gateway, serving
 from tests.integration.sessions.turn_driver import WORKSPACE, Replica, Runner, answer, end, event
@@ -234,12 +233,7 @@ async def gate(gateway: Gateway) -> AsyncIterator[Gate]:
 
 
 @asynccontextmanager
-async def ground_of(postgres: str, nats_url: str) -> AsyncIterator[tuple[Gateway, Gate]]:
+async def ground_of(databases: SweptDatabases, nats_url: str) -> AsyncIterator[tuple[Gateway, Gate]]:
     """A gateway with all that is behind it, for a whole file of tests."""
-    async with AsyncExitStack() as stack:
-
-        async def make(schema: str, folder: Path | None = None) -> str:
-            return await stack.enter_async_context(database(postgres, schema, folder))
-
-        gateway = await stack.enter_async_context(serving(make, nats_url))
-        yield gateway, await stack.enter_async_context(gate(gateway))
+    async with databases.maker() as make, serving(make, nats_url) as gateway, gate(gateway) as made:
+        yield gateway, made

@@ -14,10 +14,11 @@ import httpx2
 import pytest
 import pytest_asyncio
 
+from kit.testing.swept import SweptDatabases
 from services.gateway.app import all_operations
 from services.gateway.operation import Operation
 from tests.integration.gateway import tenants
-from tests.integration.gateway.conftest import databases, serving
+from tests.integration.gateway.conftest import serving
 from tests.integration.gateway.further import another
 from tests.integration.gateway.tenants import (
     SESSION_WORK,
@@ -116,11 +117,11 @@ class Ground:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ground(postgres: str, nats_url: str) -> AsyncIterator[Ground]:
+async def ground(swept_databases: SweptDatabases, nats_url: str) -> AsyncIterator[Ground]:
     """One for all tests here: nothing that they send is let through to change what is in it."""
     # The limits of a minute are proven elsewhere.
     async with (
-        databases(postgres) as make,
+        swept_databases.maker() as make,
         serving(make, nats_url) as gateway,
         another(gateway, nats_url, inbound_rate_limit="off") as (http, _ring),
     ):

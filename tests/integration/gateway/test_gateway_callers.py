@@ -13,6 +13,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 
+from kit.testing.swept import SweptDatabases
 from tests.integration.gateway.conftest import Gateway
 from tests.integration.gateway.further import another
 from tests.integration.gateway.gate import Gate, confirmation, ground_of, over
@@ -41,8 +42,8 @@ class Ground:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ground(postgres: str, nats_url: str) -> AsyncIterator[Ground]:
-    async with ground_of(postgres, nats_url) as (gateway, gate):
+async def ground(swept_databases: SweptDatabases, nats_url: str) -> AsyncIterator[Ground]:
+    async with ground_of(swept_databases, nats_url) as (gateway, gate):
         admin = (await gate.http.post("/v1/api-keys", json={"name": "admin"})).json()["secret_key"]
         yield Ground(gateway, gate, admin)
 

@@ -10,15 +10,16 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from tests.integration.gateway.conftest import MODEL_KEY, Gateway, beside, calling, databases
+from kit.testing.swept import SweptDatabases
+from tests.integration.gateway.conftest import MODEL_KEY, Gateway, beside, calling
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="package")
-async def unchanged(platform: Gateway, postgres: str, nats_url: str) -> AsyncIterator[Gateway]:
+async def unchanged(platform: Gateway, swept_databases: SweptDatabases, nats_url: str) -> AsyncIterator[Gateway]:
     """A vault for all tests that save nothing."""
-    async with databases(postgres) as make, beside(platform, make, nats_url) as listening:
+    async with swept_databases.maker() as make, beside(platform, make, nats_url) as listening:
         yield listening
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -13,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from kit.errors import Unavailable
-from kit.testing import database
+from kit.testing.swept import SweptDatabases
 from kit.waiting import within
 from services.gateway.routes.steps import StepRoutes
 from services.gateway.streams import Hub
@@ -28,14 +27,10 @@ NAME = "20261018T210512-k3f9/walk-away-above-ceiling#0"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres: str, nats_url: str) -> AsyncIterator[Gateway]:
+async def shared(swept_databases: SweptDatabases, nats_url: str) -> AsyncIterator[Gateway]:
     """One gateway for all tests of this file."""
-    async with AsyncExitStack() as stack:
-
-        async def make(schema: str, folder: Path | None = None) -> str:
-            return await stack.enter_async_context(database(postgres, schema, folder))
-
-        yield await stack.enter_async_context(serving(make, nats_url))
+    async with swept_databases.maker() as make, serving(make, nats_url) as gateway:
+        yield gateway
 
 
 @pytest_asyncio.fixture(loop_scope="module")

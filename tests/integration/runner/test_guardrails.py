@@ -5,7 +5,6 @@ One sessions service for the file; each test has an agent, a played model and a 
 
 import threading
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ import pytest_asyncio
 
 from kit.nats import connect
 from kit.testing import await_until
-from kit.testing.database import database
+from kit.testing.swept import SweptDatabases
 from managed_agents.sessions.v1.events_pb2 import Preview
 from services.sessions.app import MIGRATIONS
 from services.worker.runner.loop import guardrails
@@ -38,10 +37,12 @@ HERE = "127.0.0.1"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def platform(postgres: str, nats_url: str) -> AsyncIterator[World]:
-    async with AsyncExitStack() as stack:
-        dsn = await stack.enter_async_context(database(postgres, "sessions", MIGRATIONS))
-        yield await stack.enter_async_context(world(dsn, nats_url, lease_seconds=1.0))
+async def platform(swept_databases: SweptDatabases, nats_url: str) -> AsyncIterator[World]:
+    async with (
+        swept_databases.database("sessions", MIGRATIONS) as dsn,
+        world(dsn, nats_url, lease_seconds=1.0) as made,
+    ):
+        yield made
 
 
 def blocked(log: list[dict[str, Any]]) -> dict[str, Any]:

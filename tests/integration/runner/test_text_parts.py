@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from kit.rpc.client import channel
 from kit.rpc.context import CallContext
-from kit.testing.database import database
+from kit.testing.swept import SweptDatabases
 from kit.waiting import within
 from managed_agents.sessions.v1 import gateway_pb2 as pb
 from managed_agents.sessions.v1.gateway_pb2_grpc import SessionGatewayServiceStub
@@ -46,9 +46,9 @@ class Doors:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def doors(postgres: str, nats_url: str) -> AsyncIterator[Doors]:
+async def doors(swept_databases: SweptDatabases, nats_url: str) -> AsyncIterator[Doors]:
     async with AsyncExitStack() as stack:
-        dsn = await stack.enter_async_context(database(postgres, "sessions", MIGRATIONS))
+        dsn = await stack.enter_async_context(swept_databases.database("sessions", MIGRATIONS))
         made = await stack.enter_async_context(world(dsn, nats_url, lease_seconds=1.0))
         connection = channel(made.sessions_address)
         stack.push_async_callback(connection.close)

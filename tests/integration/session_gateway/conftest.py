@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
+from kit.testing.swept import SweptDatabases
 from tests.integration.gateway.conftest import Gateway
 from tests.integration.gateway.gate import Gate, ground_of
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
-async def ground(postgres: str, nats_url: str) -> AsyncIterator[tuple[Gateway, Gate]]:
-    async with ground_of(postgres, nats_url) as made:
+async def ground(swept_databases: SweptDatabases, nats_url: str) -> AsyncIterator[tuple[Gateway, Gate]]:
+    async with ground_of(swept_databases, nats_url) as made:
         yield made
 
 

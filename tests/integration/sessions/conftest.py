@@ -18,9 +18,9 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import DeadlockDetected
 
-from kit.nats import Nats, connect
+from kit.nats import Nats
 from kit.testing import await_until
-from kit.testing.fixtures import MakeDatabase
+from kit.testing.fixtures import MakeDatabase, connected
 from kit.testing.swept import SweptDatabases
 from services.sessions import app
 from services.sessions.operations.waiting_room import WaitingRoom
@@ -39,11 +39,8 @@ def folder() -> Iterator[Path]:
 @pytest_asyncio.fixture(loop_scope="package")
 async def nats(nats_url: str) -> AsyncIterator[Nats]:
     """A connection for one test."""
-    connection = await connect(nats_url, "test")
-    try:
+    async with connected(nats_url) as connection:
         yield connection
-    finally:
-        await connection.close()
 
 
 @dataclass

@@ -76,7 +76,7 @@ class Commands:
         try:
             return await self._watched(prepared.shell, command)
         finally:
-            # Its processes are dead by now; what was theirs is given back while others go on.
+            # What was its own is given back while others go on.
             task = asyncio.create_task(self._tidy(prepared), name=f"end of {command.name}")
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)

@@ -49,6 +49,11 @@ class Kinds:
         self._commands = commands
         self._longest_seconds = longest_seconds
 
+    def expect(self, kind: str) -> None:
+        """An item of this kind will be run once it is accepted: what it needs comes up meanwhile."""
+        if kind == "exec":
+            self._commands.prepare()
+
     async def run(self, item_id: str, kind: str, payload: Any) -> dict[str, Any]:
         """The result of an item; ItemFailed where there is none."""
         if kind not in KINDS:

@@ -88,9 +88,7 @@ class ToolWorker:
     async def serve(self, item: Item) -> None:
         """Run an item to its end."""
         began = time.monotonic()
-        if item.kind == "exec":
-            # It comes up while the item is being accepted.
-            self._commands.prepare()
+        self._kinds.expect(item.kind)
         facts = {"item": item.id, "kind": item.kind, "session": item.session_id}
         self._reporter.debug("claimed", attempt=item.attempt, **facts)
         await ItemRun(

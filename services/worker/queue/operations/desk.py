@@ -226,7 +226,7 @@ class Desk:
                 hear(settled)
 
     def remember(self, item: Item) -> None:
-        """Keeps what was just written here."""
+        """Keeps an item as it was just written or found."""
         if item.is_ended:
             self._known.pop(item.id, None)
             return
