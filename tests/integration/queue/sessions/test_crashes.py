@@ -16,7 +16,7 @@ from services.worker.queue.domain.session_item import Caller, SessionItem
 from services.worker.queue.operations.session_duties import SessionDuties
 from services.worker.queue.operations.session_room import SessionRoom
 from services.worker.queue.store.session_items import SessionItemStore
-from tests.integration.queue.session_ground import WORKSPACE, Ground, session_ground
+from tests.integration.queue.sessions.ground import WORKSPACE, Ground, session_ground
 
 POINTS = ("queue.sessions.following_up", "queue.sessions.settled")
 

@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from kit.errors import NotFound, Unavailable
+import pytest
+
+from kit.errors import DomainError, NotFound, Unavailable
 from kit.ids import new_id
 from kit.lifecycle import Service
 from kit.nats import connect
@@ -271,3 +273,15 @@ async def session_ground(databases: SweptDatabases, nats_url: str) -> AsyncItera
 def digest(token: str) -> bytes:
     """What the gateway knows of a token."""
     return hashlib.sha256(token.encode()).digest()
+
+
+async def reason(waiting: Any) -> str:
+    """Why a call is refused."""
+    with pytest.raises(DomainError) as refused:
+        await waiting
+    return refused.value.reason
+
+
+async def is_now(queue: Replica, work_id: str, state: str) -> bool:
+    """Whether an item is in that state."""
+    return (await queue.get(work_id)).state == state
