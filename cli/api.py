@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import orjson
 
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, KeyNeeded
 
 _SECONDS = 30.0
 # So many connections in a row without a single event mean that nobody is there.
@@ -47,7 +47,7 @@ class Api:
         if answer.is_error:
             told = f"{method} {path} was refused with {answer.status_code}: {_message(answer.content)}"
             if answer.status_code == 401:
-                told += " Commands take the key from MANAGED_AGENTS_API_KEY."
+                raise KeyNeeded(told + " Commands take the key from MANAGED_AGENTS_API_KEY.")
             raise CommandFailed(told)
         try:
             return dict(orjson.loads(answer.content))

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from cli import config, health
 from cli.api import Api
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, KeyNeeded
 from cli.event_lines import event_line, plain, text_of
 from cli.supervisor import Options, Supervisor
 from cli.up import for_ever, serve
@@ -71,6 +71,10 @@ async def run(options: Options, *, task: str, keep_serving: bool, as_json: bool,
         narrator.tell(f"The platform is up at {supervisor.url}.", "dim")
         try:
             await perform(supervisor.url, task, narrator)
+        except KeyNeeded:
+            if not keep_serving:
+                raise
+            say("The demo is left out: this platform asks for a key now, and this shell holds none that it takes.")
         except CommandFailed as reason:
             if not keep_serving:
                 raise

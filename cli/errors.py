@@ -7,3 +7,7 @@ class CannotStart(Exception):
 
 class CommandFailed(Exception):
     """A command ran into something that it can't get past."""
+
+
+class KeyNeeded(CommandFailed):
+    """The platform lets nobody in without a key, or not with this one."""

@@ -86,6 +86,16 @@ def test_the_demo_uses_a_platform_that_runs_and_doctor_sees_it(tmp_path: Path) -
         assert platform.process.poll() is None
 
 
+def test_the_demo_is_left_out_where_a_key_is_needed(tmp_path: Path) -> None:
+    port = str(free_port())
+    with running_platform(tmp_path / "data") as platform:
+        made = [*COMMAND, "keys", "create", "--name", "first", "--data-dir", str(platform.data_dir)]
+        subprocess.run(made, check=True, capture_output=True, cwd=ROOT, timeout=60)
+    with _running(tmp_path / "data", "demo", "--serve", "--port", port) as (process, output):
+        await_until(lambda: "Serving: API" in output.read_text() or process.poll() is not None, timeout=90)
+        assert process.poll() is None and "The demo is left out" in output.read_text(), output.read_text()
+
+
 def test_a_killed_supervisor_leaves_no_service_and_the_next_run_finds_everything(tmp_path: Path) -> None:
     port = str(free_port())
     with _running(tmp_path / "data", "demo", "--serve", "--port", port) as (process, output):

@@ -127,7 +127,8 @@ def _refuse_unpriced(models: Iterable[str], prices: Prices, *, used: bool = Fals
     if unpriced is not None:
         did = "used" if used else "may run"
         raise BudgetModelWithoutListPrice(
-            f"budget can't be enforced: the session {did} the model {unpriced}, which has no list price here.",
+            f"budget can't be enforced: the session {did} the model {unpriced}, which has no list price here. "
+            "Prices come from the file that MANAGED_AGENTS_COST_PROFILE names.",
             field="budget",
             details=_NOT_BUDGETABLE,
         )

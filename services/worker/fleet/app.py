@@ -159,7 +159,7 @@ async def _protocol(
             metrics.heard()
             return _named_protocol(options.environment_id, answer)
         except Refused as refused:
-            raise AccessRefused(refused.message) from refused
+            raise AccessRefused.of(refused) from refused
         except Unreachable as away:
             if options.once:
                 raise

@@ -26,3 +26,14 @@ class Unreachable(Exception):
 
 class AccessRefused(Exception):
     """The key, the environment or the address is wrong; a worker that goes on would be refused for ever."""
+
+    @classmethod
+    def of(cls, refused: Refused) -> "AccessRefused":
+        """A refusal with what is to be done about it."""
+        if refused.status != 401:
+            return cls(refused.message)
+        return cls(
+            f"{refused.message.rstrip('.')}. A worker comes with the key of its environment, in "
+            "MANAGED_AGENTS_ENVIRONMENT_KEY or in the file of --key-file; an administrator makes one with "
+            "POST /v1/environments/ENV_ID/worker-keys"
+        )

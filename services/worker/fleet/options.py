@@ -94,7 +94,7 @@ def _checked_key(value: str, where: str) -> str | None:
     if not key:
         return None
     # What has anything else in it could not be sent as a header.
-    if not (key.isascii() and key.isprintable()) or " " in key:
+    if not (key.isascii() and key.isprintable()) or " " in key or not key.startswith(KEY_PREFIX):
         raise OptionUnusable(f"{where} holds no key; a worker key begins with {KEY_PREFIX}.")
     return key
 

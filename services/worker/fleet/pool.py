@@ -78,7 +78,7 @@ class Pool:
             item = taking.result()
         except Refused as refused:
             if refused.status in _FINAL:
-                raise AccessRefused(refused.message) from refused
+                raise AccessRefused.of(refused) from refused
             raise Unreachable(refused.message) from refused
         finally:
             await settled(stopping)

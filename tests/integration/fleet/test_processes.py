@@ -104,7 +104,7 @@ async def test_exit_codes_say_what_was_wrong(tmp_path: Path, server: WorkServer)
     server.refuse("claim", 401, message="This key is revoked.")
     async with process(server, tmp_path) as worker:
         assert await worker.ended() == 3
-    assert "revoked" in worker.said
+    assert "revoked" in worker.said and "--key-file" in worker.said
     async with process(server, tmp_path, "--once", "--url", "http://127.0.0.1:9") as worker:
         assert await worker.ended() == 1
     assert "http://127.0.0.1:9" in worker.said and "Traceback" not in worker.said

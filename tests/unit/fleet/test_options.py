@@ -107,7 +107,7 @@ def test_a_key_comes_from_a_file_or_the_environment(tmp_path: Path) -> None:
     assert read_key(None, {}) is read_key(None, {KEY_VARIABLE: "  "}) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"two words", b"caf\xc3\xa9", b"a\nb", b"x" * 5000])
+@pytest.mark.parametrize("content", [b"", b"\n", b"two words", b"caf\xc3\xa9", b"a\nb", b"x" * 5000, b"ma_an_api_key"])
 def test_what_is_no_key_is_refused_without_being_shown(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "key").write_bytes(content)
     with pytest.raises(OptionUnusable, match="--key-file") as refused:
