@@ -11,6 +11,7 @@ import pytest
 from kit.errors import Aborted
 from kit.testing import await_until
 from services.worker.queue.operations.intake import Intake
+from services.worker.queue.operations.matching import Matching
 from tests.integration.queue.harness import ENVIRONMENT, SESSION, WORKSPACE, Queue, Replica, worker_context
 
 SCOPES = [
@@ -106,6 +107,46 @@ async def test_a_worker_that_leaves_meanwhile_takes_nothing_along(
     replica.run("work_1")
     item = await replica.claim("w2", wait_seconds=30)
     assert item is not None and item.id == "work_1"
+
+
+async def test_a_worker_that_leaves_in_the_moment_of_its_grant_takes_nothing_along(
+    ground: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = await ground.replica()
+    await waiting(replica)
+    hand_over = Matching.hand_over
+
+    def and_cut_off(matching: Matching, claim: Any, *told: Any) -> None:
+        hand_over(matching, claim, *told)
+        # The grant is there, and the call ends before it goes on.
+        for task in asyncio.all_tasks():
+            if task._fut_waiter is claim.granted:  # type: ignore[attr-defined]
+                task.cancel()
+
+    with monkeypatch.context() as cut:
+        cut.setattr(Matching, "hand_over", and_cut_off)
+        replica.run("work_1")
+        item = await replica.claim("w2", wait_seconds=30)
+    assert item is not None and (item.id, item.claimed_by) == ("work_1", "w2")
+
+
+async def test_a_replica_whose_worker_was_busy_is_not_held_up_by_what_others_took(ground: Queue) -> None:
+    behind, busy = await ground.replica(work_sweep_seconds=60.0), await ground.replica()
+    assert await behind.claim("w1", environment_id=ENVIRONMENT) is None
+    done = [busy.run(f"work_{number}", session_id=f"sess_{number % 5}") for number in range(200)]
+
+    async def work(worker_id: str) -> None:
+        while (item := await busy.claim(worker_id, environment_id=ENVIRONMENT, wait_seconds=1)) is not None:
+            await busy.accept(item.id, worker_id)
+            await busy.complete(item.id, worker_id)
+
+    await asyncio.gather(*(work(f"b{number}") for number in range(4)), *done)
+    asked = behind.database.asked
+    behind.run("fresh", session_id="sess_1")
+    item = await behind.claim("w1", environment_id=ENVIRONMENT, wait_seconds=30)
+    assert item is not None and item.id == "fresh"
+    # Not one question for each of the two hundred.
+    assert behind.database.asked - asked < 20
 
 
 async def test_what_can_not_be_written_leaves_the_worker_waiting(

@@ -63,6 +63,11 @@ class Matching:
         never_mind = self._ends.end_within(wait_seconds, claim) if not claim.is_over else None
         try:
             return await claim.granted
+        except asyncio.CancelledError:
+            # The grant may have come at this very moment: then nobody would know of it until its lease is over.
+            if (grant := claim.grant) is not None:
+                self._begin(self._give_back(claim, grant[0]))
+            raise
         finally:
             if never_mind is not None:
                 never_mind()
@@ -197,7 +202,7 @@ class Matching:
                 self._pool.put_back(item)
                 claim.refuse(error)
             return
-        jobs: list[tuple[Claim, asyncio.Future[Settled]]] = []
+        jobs: list[tuple[Pair, asyncio.Future[Settled]]] = []
         for claim, item in pairs:
             if item.session_id in ended:
                 self._pool.drop_session(item)
@@ -206,15 +211,17 @@ class Matching:
                 continue
             decide = partial(_claimed, worker_id=claim.worker_id, lease=self._lease)
             job = Job(item.id, decide, guess=item, wants_payload=True)
-            jobs.append((claim, self._desk.hand_in(job)))
-        for claim, done in jobs:
-            await self._conclude(claim, done)
+            jobs.append(((claim, item), self._desk.hand_in(job)))
+        for pair, done in jobs:
+            await self._conclude(*pair, done)
 
-    async def _conclude(self, claim: Claim, done: asyncio.Future[Settled]) -> None:
+    async def _conclude(self, claim: Claim, item: Item, done: asyncio.Future[Settled]) -> None:
         try:
             settled = await done
         except DomainError as error:
             # Unless nobody knows whether it was written, somebody else has it.
+            if not isinstance(error, Unavailable):
+                self._pool.doubt(item)
             self.let_go(claim, error)
             return
         except Exception as error:

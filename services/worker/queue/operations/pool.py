@@ -17,6 +17,8 @@ from services.worker.queue.domain.item import Item
 from services.worker.queue.store.pending import PendingStore
 
 FRESH_SECONDS = 2.5
+# What was read so lately is not doubted: replicas that share an environment are a little late with each other.
+SURE_SECONDS = 0.05
 # An environment that nobody claimed in for so long is forgotten.
 KEEP_SECONDS = 90.0
 
@@ -66,6 +68,17 @@ class Pool:
         if known is not None:
             known.backlog.put_back(item)
             self._note(item.workspace_id, item.environment_id, known)
+
+    def doubt(self, item: Item) -> None:
+        """An item was not to be had any more: what else is believed to be pending there is read anew.
+
+        Hints tell of what becomes pending, and nothing tells of what others take. So the beliefs of a replica whose
+        workers were busy for a while may all be wrong, and its workers would try them one by one.
+        """
+        known = self._known.get((item.workspace_id, item.environment_id))
+        if known is not None and time.monotonic() - known.read_at > SURE_SECONDS:
+            self._lanes_read_at.pop((item.workspace_id, item.session_id), None)
+            self._unlearn(item.workspace_id, item.environment_id, known)
 
     def drop_session(self, item: Item) -> None:
         """Nothing of the item's session is to be handed out."""
@@ -141,6 +154,9 @@ class Pool:
                     if known is None or not known.backlog:
                         news = True
                         self._known.setdefault(key, _Known(used_at=now)).read_at = float("-inf")
+                elif known is not None and known.backlog:
+                    # Nothing of it is pending; or it came since, and is read by the next claim.
+                    self._unlearn(*key, known)
                 elif known is not None:
                     known.read_at = now
         for workspace_id in workspaces:
@@ -197,11 +213,15 @@ class Pool:
             if not filled:
                 del self._filled[workspace_id]
 
+    def _unlearn(self, workspace_id: str, environment_id: str, known: _Known) -> None:
+        known.backlog.clear()
+        known.read_at, known.next_after = float("-inf"), ""
+        self._listed_at.pop(workspace_id, None)
+        self._note(workspace_id, environment_id, known)
+
     def _forget(self, now: float) -> None:
         for key in [key for key, known in self._known.items() if now - known.used_at > KEEP_SECONDS]:
-            known = self._known.pop(key)
-            known.backlog.clear()
-            self._note(*key, known)
+            self._unlearn(*key, self._known.pop(key))
         for times in (self._listed_at, self._lanes_read_at):
             for old in [each for each, at in times.items() if now - at > KEEP_SECONDS]:
                 del times[old]  # type: ignore[arg-type]

@@ -44,6 +44,14 @@ class Claim:
         self.granted.set_result(grant)
         return True
 
+    @property
+    def grant(self) -> Grant | None:
+        """What the worker was given, whether it has heard or not."""
+        granted = self.granted
+        if not granted.done() or granted.cancelled() or granted.exception() is not None:
+            return None
+        return granted.result()
+
     def refuse(self, error: Exception) -> None:
         """Tells why nothing can be handed out now."""
         if not self.granted.done():
