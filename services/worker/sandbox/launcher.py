@@ -170,9 +170,10 @@ class _Sandboxes:
 
     def _kill_orphans(self) -> None:
         """A bwrap that is killed while it sets itself up leaves a child that waits for ever, and comes to us."""
-        tagged = any(running.tag for running in self._by_pid.values())
-        for pid, parent in () if tagged else _living():
-            if parent == os.getpid() and pid not in self._by_pid:
+        if any(running.tag for running in self._by_pid.values()):
+            return
+        for pid in _children():
+            if pid not in self._by_pid:
                 os.kill(pid, signal.SIGKILL)
 
     def _ended(self, running: _Running, status: int) -> None:
@@ -209,6 +210,17 @@ def _kill_tagged(tag: str) -> None:
                 os.kill(pid, signal.SIGKILL)
         if not doomed:
             return
+
+
+def _children() -> list[int]:
+    """The processes whose parent is this one, zombies among them."""
+    me = os.getpid()
+    try:
+        with open(f"/proc/self/task/{me}/children") as stream:
+            return [int(pid) for pid in stream.read().split()]
+    except FileNotFoundError:
+        # A kernel without such lists: look at every process of the host.
+        return [pid for pid, parent in _living() if parent == me]
 
 
 def _living() -> Iterator[tuple[int, int]]:

@@ -31,8 +31,8 @@ TIMED_OUT_CODE = 124
 SPILLS = ".managed-agents/outputs"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PAUSE_SECONDS = 0.002
-# A result is told before anything is tidied up, since somebody waits for it and for what follows from it.
-_TIDY_AFTER_SECONDS = 0.03
+# A result is told before anything is tidied up, since somebody waits for it; but its telling may take long.
+_LATEST_TIDY_SECONDS = 0.03
 # A command that is ended may tidy up for so long.
 _TERM_SECONDS = 2.0
 _DRAIN_SECONDS = 2.0
@@ -68,6 +68,8 @@ class Commands:
         self._passed = dict(passed)
         self._spare: asyncio.Task[_Prepared] | None = None
         self._ending: set[asyncio.Task[None]] = set()
+        # Set for commands whose result somebody has heard, by the commands' names.
+        self._told: dict[str, asyncio.Event] = {}
         self._closed = False
 
     async def run(self, command: Command) -> dict[str, Any]:
@@ -77,9 +79,14 @@ class Commands:
             return await self._watched(prepared.shell, command)
         finally:
             # What was its own is given back while others go on.
-            task = asyncio.create_task(self._tidy(prepared), name=f"end of {command.name}")
+            task = asyncio.create_task(self._tidy(command.name, prepared), name=f"end of {command.name}")
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
+
+    def told(self, name: str) -> None:
+        """Somebody has heard the result of this command: now there is time to tidy up after it."""
+        if (event := self._told.get(name)) is not None:
+            event.set()
 
     def prepare(self) -> None:
         """Start the next shell, unless there is one."""
@@ -95,8 +102,12 @@ class Commands:
                 await self._release(await spare)
         await asyncio.gather(*self._ending, return_exceptions=True)
 
-    async def _tidy(self, prepared: _Prepared) -> None:
-        await asyncio.sleep(_TIDY_AFTER_SECONDS)
+    async def _tidy(self, name: str, prepared: _Prepared) -> None:
+        told = self._told[name] = asyncio.Event()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LATEST_TIDY_SECONDS):
+                await told.wait()
+        del self._told[name]
         self.prepare()
         await self._release(prepared)
 

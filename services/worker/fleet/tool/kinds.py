@@ -54,6 +54,10 @@ class Kinds:
         if kind == "exec":
             self._commands.prepare()
 
+    def told(self, item_id: str) -> None:
+        """The result of an item has been delivered, or nobody takes it."""
+        self._commands.told(item_id)
+
     async def run(self, item_id: str, kind: str, payload: Any) -> dict[str, Any]:
         """The result of an item; ItemFailed where there is none."""
         if kind not in KINDS:

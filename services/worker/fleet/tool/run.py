@@ -82,6 +82,7 @@ class ItemRun:
         try:
             result, failed = await self._result(lost)
             delivered = await self._tell(result, failed=failed)
+            self._kinds.told(self._item.id)
         finally:
             await settled(renewing)
         if not delivered:
