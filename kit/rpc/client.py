@@ -26,6 +26,7 @@ import grpc
 from kit.errors import DeadlineExceeded, Unavailable
 from kit.rpc.context import CONTEXT_KEY, CallContext, context_or_none
 from kit.rpc.exchange import CLOSED_TEXT, LARGEST_PAYLOAD, Exchange, NotServed
+from kit.rpc.line import line_path
 from kit.rpc.options import CHANNEL_OPTIONS, target
 from kit.rpc.status import unpack
 from kit.telemetry import register_secret, tracing
@@ -66,7 +67,8 @@ class Channel:
         self.exchange: Exchange | None = None
         if exchange and not tracing():
             rpc = ExchangeServiceStub(self.raw).Exchange
-            self.exchange = Exchange(lambda: rpc(metadata=self.authorization))
+            bearer = f"Bearer {token}" if token else ""
+            self.exchange = Exchange(lambda: rpc(metadata=self.authorization), line_path(address), bearer)
 
     def stub(self, stub: type[Any]) -> Any:
         """The generated stub's methods, with deadlines, metadata and typed errors."""

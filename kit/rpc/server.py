@@ -11,7 +11,8 @@ raises DomainError subclasses, and needs to know no more of gRPC.
 `stop` turns health off, sets `stopping` (long-lived streams of ours watch it and end by themselves), and lets calls in
 progress finish within the grace.
 
-Unary rpcs are served a second time, inside `managed_agents.rpc.v1.ExchangeService`, for callers that ask all the time.
+Unary rpcs are served a second time, inside `managed_agents.rpc.v1.ExchangeService`, for callers that ask all the time;
+at the address of a unix socket that comes over a line beside it too (`kit.rpc.line`).
 Handlers can't tell the difference; those of unary rpcs get no context object of gRPC that they could rely on.
 """
 
@@ -26,7 +27,7 @@ from grpc_health.v1 import health_pb2_grpc
 
 from kit.errors import Unauthenticated
 from kit.rpc.context import CONTEXT_KEY, CallContext, current_context, parse_context, set_context
-from kit.rpc.exchange_server import ExchangeHandler
+from kit.rpc.exchange_server import ExchangeHandler, Lines, Methods
 from kit.rpc.health import Health
 from kit.rpc.options import SERVER_OPTIONS, bind
 from kit.rpc.status import DETAILS_KEY, report
@@ -64,8 +65,9 @@ class Server:
         self.health = Health()
         self.stopping = asyncio.Event()
         self.port = 0
-        self._exchange = ExchangeHandler(service, self.stopping)
-        self.add(add_ExchangeServiceServicer_to_server, self._exchange)
+        self._methods = Methods(service)
+        self._lines = Lines(listen, self._methods, self._expected)
+        self.add(add_ExchangeServiceServicer_to_server, ExchangeHandler(self._methods, self.stopping))
 
     def add(self, register: Callable[[S, Any], None], servicer: S) -> None:
         """Serve a generated service; `register` is its `add_…Servicer_to_server`."""
@@ -83,6 +85,8 @@ class Server:
             registration(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
         self.port = bind(self._server, self._listen)
+        # Before the rpcs, so that whoever reaches those finds lines too.
+        await self._lines.start()
         await self._server.start()
         self.health.serve(serving)
 
@@ -91,14 +95,14 @@ class Server:
         self.health.stop()
         self.stopping.set()
         if self._server is not None:
-            await self._server.stop(self._grace_seconds)
+            await asyncio.gather(self._lines.stop(self._grace_seconds), self._server.stop(self._grace_seconds))
 
     def register(self, service_name: str, handlers: Mapping[str, grpc.RpcMethodHandler]) -> None:
         """Take over the handlers of one generated service, wrapped."""
         wrapped = {name: self._wrap(f"{service_name}/{name}", handler) for name, handler in handlers.items()}
         for name, handler in handlers.items():
             if handler.unary_unary is not None:
-                self._exchange.add(f"{service_name}/{name}", handler)
+                self._methods.add(f"{service_name}/{name}", handler)
 
         def registration(server: grpc.aio.Server) -> None:
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service_name, wrapped),))

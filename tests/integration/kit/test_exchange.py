@@ -1,9 +1,14 @@
-"""Calls that share a stream: each gets its own answer, its own end, and the direct way where there is no exchange."""
+"""Calls that share a stream, which is a line on one machine and an rpc elsewhere: each gets its own answer and its own
+end, and goes the direct way where there is no exchange."""
 
 import asyncio
+import os
+import socket
+import stat
 
 import grpc
 import pytest
+import uvloop
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
@@ -48,17 +53,57 @@ class Turns(TurnsServiceServicer):
         return pb.AppendTurnEventsResponse(last_seq=request.known_seq)
 
 
-@pytest.fixture
-async def turns(tmp_path):
+async def serving(address, **options):
     servicer = Turns()
-    servicer.server = Server(f"unix:{tmp_path}/rpc.sock", service="sessions", internal_token="secret", grace_seconds=5)
+    servicer.server = Server(address, service="sessions", internal_token="secret", grace_seconds=5, **options)
     servicer.server.add(add_TurnsServiceServicer_to_server, servicer)
     await servicer.server.start()
-    servicer.channel = Channel(f"unix:{tmp_path}/rpc.sock", token="secret", exchange=True)
+    servicer.address = address if address.startswith("unix:") else f"127.0.0.1:{servicer.server.port}"
+    servicer.channel = Channel(servicer.address, token="secret", exchange=True)
     servicer.stub = servicer.channel.stub(TurnsServiceStub)
+    return servicer
+
+
+@pytest.fixture(params=["line", "rpc"])
+async def turns(tmp_path, request):
+    servicer = await serving(f"unix:{tmp_path}/rpc.sock" if request.param == "line" else "127.0.0.1:0")
     yield servicer
     await servicer.channel.close()
     await servicer.server.stop()
+
+
+@pytest.fixture
+async def local(tmp_path):
+    """Where there is a line."""
+    servicer = await serving(f"unix:{tmp_path}/rpc.sock")
+    servicer.line = tmp_path / "rpc.line"
+    yield servicer
+    await servicer.channel.close()
+    await servicer.server.stop()
+
+
+def framed(message):
+    encoded = message.SerializeToString()
+    return len(encoded).to_bytes(4, "big") + encoded
+
+
+async def read_message(reader, kind):
+    return kind.FromString(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")))
+
+
+async def line_to(servicer, *, greeted=True):
+    reader, writer = await asyncio.open_unix_connection(str(servicer.line))
+    if greeted:
+        writer.write(framed(exchange_pb2.Hello(authorization="Bearer secret")))
+    return reader, writer
+
+
+def asking(call_id, **fields):
+    return exchange_pb2.Call(
+        id=call_id,
+        method="managed_agents.sessions.v1.TurnsService/AppendTurnEvents",
+        payload=pb.AppendTurnEventsRequest(**fields).SerializeToString(),
+    )
 
 
 async def test_each_of_many_calls_gets_its_own_answer(turns):
@@ -131,8 +176,9 @@ async def test_large_requests_and_services_outside_the_exchange_go_directly(turn
     assert answer.status == HealthCheckResponse.SERVING
 
 
-async def test_a_wrong_token_opens_no_exchange(turns, tmp_path):
-    other = Channel(f"unix:{tmp_path}/rpc.sock", token="guess", exchange=True)
+@pytest.mark.parametrize("token", ["guess", None])
+async def test_a_wrong_token_opens_no_exchange(turns, token):
+    other = Channel(turns.address, token=token, exchange=True)
     with pytest.raises(errors.Unauthenticated):
         await other.stub(TurnsServiceStub).AppendTurnEvents(pb.AppendTurnEventsRequest())
     await other.close()
@@ -156,8 +202,8 @@ async def test_a_service_of_a_former_version_is_asked_directly(tmp_path):
     await former.stop(None)
 
 
-async def test_an_answer_to_nobody_and_an_unknown_rpc_do_no_harm(turns, tmp_path):
-    async with grpc.aio.insecure_channel(f"unix:{tmp_path}/rpc.sock") as raw:
+async def test_an_answer_to_nobody_and_an_unknown_rpc_do_no_harm(turns):
+    async with grpc.aio.insecure_channel(turns.address) as raw:
         stub = exchange_pb2_grpc.ExchangeServiceStub(raw)
         rpc = stub.Exchange(metadata=(("authorization", "Bearer secret"),))
         await rpc.write(
@@ -169,3 +215,181 @@ async def test_an_answer_to_nobody_and_an_unknown_rpc_do_no_harm(turns, tmp_path
         assert (answer.id, answer.code) == (1, grpc.StatusCode.UNIMPLEMENTED.value[0])
         await rpc.done_writing()
         assert await rpc.read() is grpc.aio.EOF
+
+
+async def test_an_answer_too_large_to_be_sent_fails_its_own_call_alone(turns, monkeypatch):
+    monkeypatch.setattr("kit.rpc.exchange_server.MESSAGE_BYTES", 4)
+    turns.gate.clear()
+    small = asyncio.create_task(turns.stub.AppendTurnEvents(pb.AppendTurnEventsRequest(known_seq=1)))
+    large = asyncio.create_task(turns.stub.AppendTurnEvents(pb.AppendTurnEventsRequest(known_seq=1 << 60)))
+    await turns.began.wait()
+    turns.gate.set()
+    with pytest.raises(errors.Internal):
+        await large
+    assert (await small).last_seq == 1
+
+
+async def test_on_one_machine_calls_go_over_a_line_that_is_for_this_user_alone(local):
+    assert stat.S_IMODE(local.line.stat().st_mode) == 0o600
+    await local.stub.AppendTurnEvents(pb.AppendTurnEventsRequest())
+    # Nothing but the line is left that could carry a call.
+    (local.line.parent / "rpc.sock").unlink()
+    assert (await local.stub.AppendTurnEvents(pb.AppendTurnEventsRequest(known_seq=4))).last_seq == 4
+    await local.server.stop()
+    assert not local.line.exists()
+
+
+def test_a_line_is_the_same_under_the_loop_that_services_run(tmp_path):
+    async def ask():
+        servicer = await serving(f"unix:{tmp_path}/rpc.sock")
+        try:
+            (tmp_path / "rpc.sock").unlink()
+            answers = await asyncio.gather(
+                *(servicer.stub.AppendTurnEvents(pb.AppendTurnEventsRequest(known_seq=seq)) for seq in range(100))
+            )
+            assert [answer.last_seq for answer in answers] == list(range(100))
+        finally:
+            await servicer.channel.close()
+            await servicer.server.stop()
+
+    uvloop.run(ask())
+
+
+@pytest.mark.parametrize("there", ["nothing", "what a killed process left", "a folder"])
+async def test_where_no_line_can_be_served_calls_go_over_an_rpc(tmp_path, there):
+    line = tmp_path / "rpc.line"
+    if there == "a folder":
+        line.mkdir()
+        (line / "in the way").touch()
+    servicer = await serving(f"unix:{tmp_path}/rpc.sock")
+    if there == "nothing":
+        line.unlink()
+    if there == "what a killed process left":
+        line.unlink()
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(line))
+    assert (await servicer.stub.AppendTurnEvents(pb.AppendTurnEventsRequest(known_seq=3))).last_seq == 3
+    assert servicer.transports == ["exchange"]
+    await servicer.channel.close()
+    await servicer.server.stop()
+
+
+async def test_a_line_takes_the_place_of_what_a_killed_process_left(tmp_path):
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / "rpc.line"))
+    servicer = await serving(f"unix:{tmp_path}/rpc.sock")
+    (tmp_path / "rpc.sock").unlink()
+    assert (await servicer.stub.AppendTurnEvents(pb.AppendTurnEventsRequest(known_seq=3))).last_seq == 3
+    await servicer.channel.close()
+    await servicer.server.stop()
+
+
+async def test_the_next_call_after_a_restart_finds_the_new_line(tmp_path):
+    address = f"unix:{tmp_path}/rpc.sock"
+    first = await serving(address)
+    first.gate.clear()
+    lost = asyncio.create_task(first.stub.AppendTurnEvents(pb.AppendTurnEventsRequest()))
+    await first.began.wait()
+    stopping = asyncio.create_task(first.server.stop())
+    await first.server.stopping.wait()
+    first.gate.set()
+    await asyncio.gather(stopping, lost)
+    with pytest.raises(errors.Unavailable):
+        await first.stub.AppendTurnEvents(pb.AppendTurnEventsRequest())
+    second = await serving(address)
+    answer = await first.stub.AppendTurnEvents(pb.AppendTurnEventsRequest(known_seq=8), retry=True)
+    assert answer.last_seq == 8
+    (tmp_path / "rpc.sock").unlink()
+    assert (await first.stub.AppendTurnEvents(pb.AppendTurnEventsRequest(known_seq=9))).last_seq == 9
+    for servicer in (first, second):
+        await servicer.channel.close()
+        await servicer.server.stop()
+
+
+async def test_a_stop_waits_no_longer_than_its_grace_for_what_runs_on_a_line(tmp_path):
+    servicer = Turns()
+    server = Server(f"unix:{tmp_path}/rpc.sock", service="sessions", grace_seconds=0.1)
+    server.add(add_TurnsServiceServicer_to_server, servicer)
+    await server.start()
+    channel = Channel(f"unix:{tmp_path}/rpc.sock", exchange=True)
+    servicer.gate.clear()
+    asked = asyncio.create_task(channel.stub(TurnsServiceStub).AppendTurnEvents(pb.AppendTurnEventsRequest()))
+    await servicer.began.wait()
+    async with asyncio.timeout(10):
+        await server.stop()
+        with pytest.raises(errors.Unavailable):
+            await asked
+        await servicer.cancelled.wait()
+    await channel.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x00\x00\x00\x03\xff\xff\xff",
+        (1 << 31).to_bytes(4, "big") + b"x",
+        framed(exchange_pb2.Hello(authorization="Bearer guess")) + framed(exchange_pb2.ExchangeRequest()),
+        framed(exchange_pb2.ExchangeRequest(calls=[asking(1)])),
+    ],
+    ids=["no message", "a length without end", "a wrong token", "a call before the greeting"],
+)
+async def test_what_does_not_belong_on_a_line_cuts_it_and_reaches_no_handler(local, sent):
+    reader, writer = await line_to(local, greeted=False)
+    writer.write(sent)
+    async with asyncio.timeout(10):
+        rest = await reader.read()
+    if rest:
+        (answer,) = exchange_pb2.ExchangeResponse.FromString(rest[4:]).answers
+        assert (answer.id, answer.code) == (0, grpc.StatusCode.UNAUTHENTICATED.value[0])
+    assert local.transports == []
+    writer.close()
+    assert (await local.stub.AppendTurnEvents(pb.AppendTurnEventsRequest(known_seq=2))).last_seq == 2
+
+
+async def test_a_message_that_comes_byte_by_byte_is_one_message(local):
+    reader, writer = await line_to(local)
+    for byte in framed(exchange_pb2.ExchangeRequest(calls=[asking(1, known_seq=6), asking(2, known_seq=7)])):
+        writer.write(bytes((byte,)))
+        await asyncio.sleep(0)
+    answers = {}
+    while len(answers) < 2:
+        for answer in (await read_message(reader, exchange_pb2.ExchangeResponse)).answers:
+            answers[answer.id] = pb.AppendTurnEventsResponse.FromString(answer.payload).last_seq
+    assert answers == {1: 6, 2: 7}
+    writer.close()
+
+
+async def test_a_caller_who_does_not_read_is_not_read_from(local, monkeypatch):
+    """Its answers wait in its own socket and not in this process's memory; others are served meanwhile."""
+    monkeypatch.setattr("kit.rpc.line._UNSENT_BYTES", 4096)
+    reader, writer = await line_to(local)
+    writer.transport.pause_reading()
+    writer.transport.set_write_buffer_limits(high=4096)
+    sent = 0
+    with pytest.raises(TimeoutError):
+        while True:
+            calls = [asking(number, known_seq=number) for number in range(sent + 1, sent + 501)]
+            writer.write(framed(exchange_pb2.ExchangeRequest(calls=calls)))
+            sent += 500
+            async with asyncio.timeout(0.5):
+                await writer.drain()
+    assert (await local.stub.AppendTurnEvents(pb.AppendTurnEventsRequest(known_seq=2))).last_seq == 2
+    writer.transport.resume_reading()
+    answered = 0
+    async with asyncio.timeout(30):
+        while answered < sent:
+            answered += len((await read_message(reader, exchange_pb2.ExchangeResponse)).answers)
+    writer.close()
+
+
+async def test_lines_leave_no_descriptor_behind(local):
+    async def ask():
+        channel = Channel(local.address, token="secret", exchange=True)
+        await channel.stub(TurnsServiceStub).AppendTurnEvents(pb.AppendTurnEventsRequest())
+        await channel.close()
+
+    await ask()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        await ask()
+    assert len(os.listdir("/proc/self/fd")) <= before + 2

@@ -24,21 +24,23 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$managed_agents/rpc/v1/exchange.proto\x12\x15managed_agents.rpc.v1\"T\n\x0f\x45xchangeRequest\x12*\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1b.managed_agents.rpc.v1.Call\x12\x15\n\rcancelled_ids\x18\x02 \x03(\x04\"]\n\x04\x43\x61ll\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0f\n\x07\x63ontext\x18\x03 \x01(\x0c\x12\x17\n\x0ftimeout_seconds\x18\x04 \x01(\x01\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\"B\n\x10\x45xchangeResponse\x12.\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x1d.managed_agents.rpc.v1.Answer\"T\n\x06\x41nswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\x0e\n\x06status\x18\x04 \x01(\x0c\x12\x0f\n\x07message\x18\x05 \x01(\t2r\n\x0f\x45xchangeService\x12_\n\x08\x45xchange\x12&.managed_agents.rpc.v1.ExchangeRequest\x1a\'.managed_agents.rpc.v1.ExchangeResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$managed_agents/rpc/v1/exchange.proto\x12\x15managed_agents.rpc.v1\"\x1e\n\x05Hello\x12\x15\n\rauthorization\x18\x01 \x01(\t\"T\n\x0f\x45xchangeRequest\x12*\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1b.managed_agents.rpc.v1.Call\x12\x15\n\rcancelled_ids\x18\x02 \x03(\x04\"]\n\x04\x43\x61ll\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0f\n\x07\x63ontext\x18\x03 \x01(\x0c\x12\x17\n\x0ftimeout_seconds\x18\x04 \x01(\x01\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\"B\n\x10\x45xchangeResponse\x12.\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x1d.managed_agents.rpc.v1.Answer\"T\n\x06\x41nswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\x0e\n\x06status\x18\x04 \x01(\x0c\x12\x0f\n\x07message\x18\x05 \x01(\t2r\n\x0f\x45xchangeService\x12_\n\x08\x45xchange\x12&.managed_agents.rpc.v1.ExchangeRequest\x1a\'.managed_agents.rpc.v1.ExchangeResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'managed_agents.rpc.v1.exchange_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EXCHANGEREQUEST']._serialized_start=63
-  _globals['_EXCHANGEREQUEST']._serialized_end=147
-  _globals['_CALL']._serialized_start=149
-  _globals['_CALL']._serialized_end=242
-  _globals['_EXCHANGERESPONSE']._serialized_start=244
-  _globals['_EXCHANGERESPONSE']._serialized_end=310
-  _globals['_ANSWER']._serialized_start=312
-  _globals['_ANSWER']._serialized_end=396
-  _globals['_EXCHANGESERVICE']._serialized_start=398
-  _globals['_EXCHANGESERVICE']._serialized_end=512
+  _globals['_HELLO']._serialized_start=63
+  _globals['_HELLO']._serialized_end=93
+  _globals['_EXCHANGEREQUEST']._serialized_start=95
+  _globals['_EXCHANGEREQUEST']._serialized_end=179
+  _globals['_CALL']._serialized_start=181
+  _globals['_CALL']._serialized_end=274
+  _globals['_EXCHANGERESPONSE']._serialized_start=276
+  _globals['_EXCHANGERESPONSE']._serialized_end=342
+  _globals['_ANSWER']._serialized_start=344
+  _globals['_ANSWER']._serialized_end=428
+  _globals['_EXCHANGESERVICE']._serialized_start=430
+  _globals['_EXCHANGESERVICE']._serialized_end=544
 # @@protoc_insertion_point(module_scope)

@@ -19,6 +19,30 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class Hello(_message.Message):
+    """Hello is the first message of a line."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AUTHORIZATION_FIELD_NUMBER: _builtins.int
+    authorization: _builtins.str
+    """What an rpc would carry as the metadata `authorization`. Where it does not fit, one
+    Answer with the id 0 says so (UNAUTHENTICATED), and the line is cut.
+    """
+    def __init__(
+        self,
+        *,
+        authorization: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorization", b"authorization"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
 class ExchangeRequest(_message.Message):
     """ExchangeRequest is what gathered since the last one."""
 
@@ -60,7 +84,7 @@ class Call(_message.Message):
     TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     id: _builtins.int
-    """Chosen by the caller, unique within the stream."""
+    """Chosen by the caller, unique within the stream; not 0."""
     method: _builtins.str
     """Full name such as `managed_agents.sessions.v1.SessionsService/GetSession`."""
     context: _builtins.bytes

@@ -30,6 +30,12 @@ class ExchangeServiceStub:
     unary rpc of its own costs several times what its handler does; over a stream
     that is open anyway it costs a message each way, and calls that come together
     share one.
+
+    Between processes of one machine the same messages go over a line: a unix socket
+    beside the service's own, named as that with the ending `.line`. Each message stands
+    behind its length in four bytes, most significant first. The caller begins with a
+    Hello and goes on with ExchangeRequests, without waiting; the service sends
+    ExchangeResponses. Whoever finds no line there opens the rpc instead.
     """
 
     def __init__(self, channel):
@@ -50,6 +56,12 @@ class ExchangeServiceServicer:
     unary rpc of its own costs several times what its handler does; over a stream
     that is open anyway it costs a message each way, and calls that come together
     share one.
+
+    Between processes of one machine the same messages go over a line: a unix socket
+    beside the service's own, named as that with the ending `.line`. Each message stands
+    behind its length in four bytes, most significant first. The caller begins with a
+    Hello and goes on with ExchangeRequests, without waiting; the service sends
+    ExchangeResponses. Whoever finds no line there opens the rpc instead.
     """
 
     def Exchange(self, request_iterator, context):
@@ -83,6 +95,12 @@ class ExchangeService:
     unary rpc of its own costs several times what its handler does; over a stream
     that is open anyway it costs a message each way, and calls that come together
     share one.
+
+    Between processes of one machine the same messages go over a line: a unix socket
+    beside the service's own, named as that with the ending `.line`. Each message stands
+    behind its length in four bytes, most significant first. The caller begins with a
+    Hello and goes on with ExchangeRequests, without waiting; the service sends
+    ExchangeResponses. Whoever finds no line there opens the rpc instead.
     """
 
     @staticmethod
