@@ -138,7 +138,7 @@ def create_app(
     app.add_route("/dashboard", dashboard, include_in_schema=False)
     for path, endpoint in examples.PAGES.items():
         app.add_route(path, endpoint, include_in_schema=False)
-    app.router.routes[:0] = build_routes(operations, clients)
+    app.router.routes.insert(0, build_routes(operations, clients))
     app.router.default = no_route
     # The router alone: FastAPI's own error layers would answer before the shell does.
     return Shell(
