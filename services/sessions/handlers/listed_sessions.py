@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from kit.postgres import Tx
-from managed_agents.sessions.v1.sessions_pb2 import Session
 from services.sessions.handlers.saved_agents import SavedAgents
 from services.sessions.handlers.session_messages import session_message
 from services.sessions.handlers.session_pages import Listing
@@ -24,17 +23,17 @@ MAX_BYTES = 8_000_000
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A version of a session, ready to be shown; not to be changed."""
+    """A version of a session, ready to be shown."""
 
     position: Position
-    # As a message where the clock has no part in it, else as what a message is made from.
-    shown: Session | SessionRecord
+    # An encoded Session where the clock has no part in it, else what one is made from.
+    shown: bytes | SessionRecord
     # About what keeping it takes.
     size: int
 
-    def at(self, now: datetime) -> Session:
-        """The session as a listing of this moment shows it."""
-        return self.shown if isinstance(self.shown, Session) else session_message(self.shown, now)
+    def at(self, now: datetime) -> bytes:
+        """The encoded Session that a listing of this moment shows."""
+        return self.shown if isinstance(self.shown, bytes) else _encoded(self.shown, now)
 
 
 class ListedSessions:
@@ -47,25 +46,31 @@ class ListedSessions:
 
     async def page(self, tx: Tx, listing: Listing) -> tuple[list[Listed], bool]:
         """One page as it was at one moment, and whether the listing goes on behind it."""
+        if listing.after is not None:
+            # Who goes on from page to page mostly meets sessions that were not met before.
+            return await self._whole(tx, listing)
         sessions = Sessions(tx)
         versions, more = listing.cut(
-            await sessions.versions(
-                listing.narrowed, listing.after, ascending=listing.reads_ascending, limit=listing.limit + 1
-            )
+            await sessions.versions(listing.narrowed, None, ascending=listing.ascending, limit=listing.limit + 1)
         )
         known = self._recall(versions)
         missing = [version[0] for version in versions if version not in known]
         if missing:
-            known |= await self._read(tx, await sessions.with_versions(missing))
-            if not all(version in known for version in versions):
-                # A row has changed in between, and may belong to another page by now: all of it in one statement.
-                rows, more = listing.cut(
-                    await sessions.page(
-                        listing.narrowed, listing.after, ascending=listing.reads_ascending, limit=listing.limit + 1
-                    )
-                )
-                versions, known = [version for version, _ in rows], await self._read(tx, rows)
-        return [known[version] for version in versions], more
+            known |= await self._listed(tx, await sessions.with_versions(missing))
+        page = [known[version] for version in versions if version in known]
+        if len(page) < len(versions):
+            # A row has changed in between, and may belong to another page by now.
+            return await self._whole(tx, listing)
+        return page, more
+
+    async def _whole(self, tx: Tx, listing: Listing) -> tuple[list[Listed], bool]:
+        """The same in one statement."""
+        found = await Sessions(tx).page(
+            listing.narrowed, listing.after, ascending=listing.reads_ascending, limit=listing.limit + 1
+        )
+        rows, more = listing.cut(found)
+        known = await self._listed(tx, rows)
+        return [known[version] for version, _ in rows], more
 
     def _recall(self, versions: list[Version]) -> dict[Version, Listed]:
         known: dict[Version, Listed] = {}
@@ -76,14 +81,17 @@ class ListedSessions:
                 known[version] = listed
         return known
 
-    async def _read(self, tx: Tx, rows: list[tuple[Version, SessionRow]]) -> dict[Version, Listed]:
-        records = await self._saved_agents.records(tx, [row for _, row in rows])
-        found = {version: _listed(record) for (version, _), record in zip(rows, records, strict=True)}
-        for version, listed in found.items():
-            self._keep(version, listed)
+    async def _listed(self, tx: Tx, rows: list[tuple[Version, SessionRow]]) -> dict[Version, Listed]:
+        found = self._recall([version for version, _ in rows])
+        unknown = [each for each in rows if each[0] not in found]
+        records = await self._saved_agents.records(tx, [row for _, row in unknown])
+        for (version, _), record in zip(unknown, records, strict=True):
+            found[version] = _ready(record)
+            self._keep(version, found[version])
         return found
 
     def _keep(self, version: Version, listed: Listed) -> None:
+        # Another listing may have read the same meanwhile.
         if version not in self._kept:
             self._kept[version] = listed
             self._bytes += listed.size
@@ -92,9 +100,12 @@ class ListedSessions:
             self._bytes -= dropped.size
 
 
-def _listed(record: SessionRecord) -> Listed:
+def _ready(record: SessionRecord) -> Listed:
     row = record.row
-    message = session_message(record, row.updated_at)
-    return Listed(
-        Position(row.created_at, row.id), message if row.running_since is None else record, message.ByteSize()
-    )
+    encoded = _encoded(record, row.updated_at)
+    shown = encoded if row.running_since is None else record
+    return Listed(Position(row.created_at, row.id), shown, len(encoded))
+
+
+def _encoded(record: SessionRecord, now: datetime) -> bytes:
+    return session_message(record, now).SerializeToString()

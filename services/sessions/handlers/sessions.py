@@ -133,7 +133,10 @@ class SessionsHandlers(SessionsServiceServicer):
             page, more = await self._listed.page(tx, listing)
         now = self._clock.now()
         page_info = listing.page_info([listed.position for listed in page], more)
-        return ListSessionsResponse(sessions=[listed.at(now) for listed in page], page_info=page_info)
+        encoded = [listed.at(now) for listed in page]
+        if request.takes_encoded:
+            return ListSessionsResponse(encoded_sessions=encoded, page_info=page_info)
+        return ListSessionsResponse(sessions=map(Session.FromString, encoded), page_info=page_info)
 
     async def UpdateSession(self, request: UpdateSessionRequest, context: Any) -> UpdateSessionResponse:
         """Changes what may be changed and tells exactly what did; an update without a change writes nothing."""

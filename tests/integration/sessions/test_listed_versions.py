@@ -83,9 +83,12 @@ def at_any_time(session: Session) -> Session:
 
 async def assert_listed(h: Harness, *ids: str, **fields: Any) -> None:
     """A listing, oldest first, holds exactly these sessions, each as a read of it alone."""
-    listed = (await h.listed(ascending=True, include_archived=True, **fields)).sessions
-    shown = [await h.get(session_id) for session_id in ids]
-    assert [at_any_time(each) for each in listed] == [at_any_time(each) for each in shown]
+    fields |= {"ascending": True, "include_archived": True}
+    listed = (await h.listed(**fields)).sessions
+    encoded = (await h.listed(**fields, takes_encoded=True)).encoded_sessions
+    shown = [at_any_time(await h.get(session_id)) for session_id in ids]
+    assert [at_any_time(each) for each in listed] == shown
+    assert [at_any_time(Session.FromString(each)) for each in encoded] == shown
 
 
 async def test_every_column_that_is_read_has_its_change() -> None:
@@ -191,6 +194,23 @@ async def test_a_change_between_the_two_looks_is_shown_whole(h: Harness, other: 
     deleted = await listed_while(lambda: other.call(other.sessions.DeleteSession, deletion))
     assert [each.id for each in deleted.sessions] == [*ids[:2], ids[3]]
     assert not deleted.page_info.next_cursor
+
+
+async def test_a_caller_of_a_former_build_is_sent_messages(h: Harness) -> None:
+    await h.create(await h.agent())
+    former, encoded = await h.listed(), await h.listed(takes_encoded=True)
+    assert (len(former.sessions), len(former.encoded_sessions)) == (1, 0)
+    assert (len(encoded.sessions), len(encoded.encoded_sessions)) == (0, 1)
+
+
+async def test_pages_after_a_cursor_are_as_fresh_as_the_first(h: Harness, other: Harness) -> None:
+    agent_id = await h.agent()
+    ids = [(await h.create(agent_id)).id for _ in range(4)]
+    cursor = (await h.listed(limit=2, ascending=True)).page_info.next_cursor
+    for title in ("One", "Two", "Three"):
+        await other.update(ids[3], title=title)
+        page = (await h.listed(limit=2, ascending=True, cursor=cursor)).sessions
+        assert list(page) == [await h.get(session_id) for session_id in ids[2:]]
 
 
 @pytest.mark.parametrize("bound", ["MAX_SESSIONS", "MAX_BYTES"])
