@@ -38,8 +38,12 @@ def statuses_named(name: str, *, published: bool) -> list[SessionStatus.ValueTyp
 
 def render_session(session: Session, *, published: bool) -> bytes:
     """One session. Who lists sessions again and again mostly meets those that didn't change in between."""
-    encoded = session.SerializeToString()
-    return (_kept if len(encoded) <= _LARGEST_KEPT else _rendered)(encoded, published)
+    return render_encoded(session.SerializeToString(), published=published)
+
+
+def render_encoded(session: bytes, *, published: bool) -> bytes:
+    """The same of an encoded one, which is decoded only if it was not met before."""
+    return (_kept if len(session) <= _LARGEST_KEPT else _rendered)(session, published)
 
 
 def _rendered(encoded: bytes, published: bool) -> bytes:

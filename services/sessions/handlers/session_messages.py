@@ -5,7 +5,6 @@ agent with an effort, which a session doesn't show.
 """
 
 from datetime import datetime
-from functools import lru_cache
 
 import orjson
 
@@ -28,8 +27,6 @@ STATUSES: dict[str, SessionStatus.ValueType] = {
     "terminated": SessionStatus.SESSION_STATUS_TERMINATED,
     "timed_out": SessionStatus.SESSION_STATUS_TIMED_OUT,
 }
-# Bounds what is kept for listings to some megabytes.
-_LARGEST_KEPT = 16 * 1024
 STATUS_NAMES = {status: name for name, status in STATUSES.items()}
 
 
@@ -98,19 +95,6 @@ def usage_message(usage: TokenUsage) -> Usage:
         web_search_requests=usage.web_search_requests,
         web_fetch_requests=usage.web_fetch_requests,
     )
-
-
-def listed_session(record: SessionRecord, now: datetime) -> Session:
-    """The same for listings, which mostly meet sessions at rest that they met before. Not to be changed."""
-    if record.row.running_since is not None or len(record.agent_document) > _LARGEST_KEPT:
-        return session_message(record, now)
-    return _at_rest(record)
-
-
-@lru_cache(maxsize=512)
-def _at_rest(record: SessionRecord) -> Session:
-    # Keyed by all that goes into it: nothing that is shown of a session at rest depends on the clock.
-    return session_message(record, record.row.updated_at)
 
 
 def event_messages(rows: list[EventTuple]) -> list[Event]:

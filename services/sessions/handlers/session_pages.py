@@ -6,6 +6,7 @@ to the filters and the order that it was made under; another query refuses it.
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import orjson
 
@@ -17,8 +18,9 @@ from services.sessions.domain.session_errors import InvalidRequest
 from services.sessions.handlers.definitions import page_limit
 from services.sessions.handlers.moments import read_bounds
 from services.sessions.handlers.session_messages import STATUS_NAMES
-from services.sessions.store.session_row import SessionRow
 from services.sessions.store.sessions import Position, SessionFilter
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +41,26 @@ class Listing:
         """The order in which to read: the caller's, turned around for a page before a position."""
         return self.ascending != self.backwards
 
-    def cut(self, found: list[SessionRow]) -> tuple[list[SessionRow], PageInfo]:
-        """The page out of up to limit + 1 sessions in reading order, and where its neighbours are."""
-        more = len(found) > self.limit
+    def cut(self, found: list[Found]) -> tuple[list[Found], bool]:
+        """The page out of up to limit + 1 sessions in reading order, and whether there is more to read."""
         page = found[: self.limit]
         if self.backwards:
             page.reverse()
+        return page, len(found) > self.limit
+
+    def page_info(self, page: list[Position], more: bool) -> PageInfo:
+        """Where the neighbours of a page are."""
         if not page:
-            return page, PageInfo()
+            return PageInfo()
         # Whoever came by a cursor left a page behind: it is where they came from.
         before, behind = (more, True) if self.backwards else (self.after is not None, more)
-        return page, PageInfo(
+        return PageInfo(
             next_cursor=self._cursor(page[-1], "next") if behind else "",
             previous_cursor=self._cursor(page[0], "previous") if before else "",
         )
 
-    def _cursor(self, row: SessionRow, way: str) -> str:
-        position = {"way": way, "created_at": rfc3339(row.created_at), "id": row.id}
+    def _cursor(self, edge: Position, way: str) -> str:
+        position = {"way": way, "created_at": rfc3339(edge.created_at), "id": edge.id}
         return encode_cursor(self.scope, position)
 
 

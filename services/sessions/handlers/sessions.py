@@ -51,10 +51,10 @@ from services.sessions.domain.session_errors import SessionEnded, SessionRunning
 from services.sessions.domain.session_state import SessionState
 from services.sessions.domain.web_search import refuse_search
 from services.sessions.handlers.definitions import can_be_session, once, read_body
+from services.sessions.handlers.listed_sessions import ListedSessions
 from services.sessions.handlers.rosters import models_of
-from services.sessions.handlers.saved_agents import SavedAgents
 from services.sessions.handlers.session_admission import Admitted, admit
-from services.sessions.handlers.session_messages import listed_session, session_message
+from services.sessions.handlers.session_messages import session_message
 from services.sessions.handlers.session_pages import read_listing
 from services.sessions.operations.core import Operations, Unit, new_event_id, not_found
 from services.sessions.operations.default_engines import DefaultEngines
@@ -94,7 +94,7 @@ class SessionsHandlers(SessionsServiceServicer):
         self._prices = prices or Prices({})
         self._check_vaults = check_vaults
         self._tokens = tokens or RepositoryTokens(None)
-        self._saved_agents = SavedAgents()
+        self._listed = ListedSessions()
         self._reads = SharedReads(operations.database, lambda tx, ids: Sessions(tx).get_some(ids))
 
     async def CreateSession(self, request: CreateSessionRequest, context: Any) -> CreateSessionResponse:
@@ -130,13 +130,13 @@ class SessionsHandlers(SessionsServiceServicer):
         """One page of sessions by creation; one more than asked for tells whether there are more."""
         listing = read_listing(request)
         async with self._database.read(current_context().workspace_id) as tx:
-            found = await Sessions(tx).page(
-                listing.narrowed, listing.after, ascending=listing.reads_ascending, limit=listing.limit + 1
-            )
-            rows, page_info = listing.cut(found)
-            page = await self._saved_agents.records(tx, rows)
+            page, more = await self._listed.page(tx, listing)
         now = self._clock.now()
-        return ListSessionsResponse(sessions=[listed_session(record, now) for record in page], page_info=page_info)
+        page_info = listing.page_info([listed.position for listed in page], more)
+        encoded = [listed.at(now) for listed in page]
+        if request.takes_encoded:
+            return ListSessionsResponse(encoded_sessions=encoded, page_info=page_info)
+        return ListSessionsResponse(sessions=map(Session.FromString, encoded), page_info=page_info)
 
     async def UpdateSession(self, request: UpdateSessionRequest, context: Any) -> UpdateSessionResponse:
         """Changes what may be changed and tells exactly what did; an update without a change writes nothing."""

@@ -8,12 +8,20 @@ serve many sessions and never change. Deleted sessions are invisible here.
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import LiteralString
+from typing import Any, LiteralString
 
 from kit.postgres import Tx
 from services.sessions.store.session_row import SESSION_COLUMNS, SessionRow
 
 _WIDTH = len(SessionRow._fields)
+
+# A row as it was at some moment: its id, the transaction that wrote it, and its time of change as text. The transaction
+# alone tells two versions of a row apart, whatever was written; the time does so too where a server that took over
+# from a lost one gives the lost numbers again.
+Version = tuple[str, str, str]
+_VERSION_COLUMNS = "id, xmin, updated_at::text"
+_VERSION_WIDTH = 3
+_VERSIONED_COLUMNS: LiteralString = f"{_VERSION_COLUMNS}, {SESSION_COLUMNS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +147,50 @@ class Sessions:
         """One session with its agent."""
         return (await self.get_some([session_id])).get(session_id)
 
+    async def versions(
+        self, narrowed: SessionFilter, after: Position | None, *, ascending: bool, limit: int
+    ) -> list[Version]:
+        """Up to `limit` sessions in order of creation, from a position on, by no more than their rows' versions."""
+        return await self._page(_VERSION_COLUMNS, narrowed, after, ascending, limit)
+
     async def page(
         self, narrowed: SessionFilter, after: Position | None, *, ascending: bool, limit: int
-    ) -> list[SessionRow]:
-        """Up to `limit` sessions in order of creation, from a position on; see `saved_agents` for their agents."""
+    ) -> list[tuple[Version, SessionRow]]:
+        """The same with their rows; see `saved_agents` for their agents."""
+        return _versioned(await self._page(_VERSIONED_COLUMNS, narrowed, after, ascending, limit))
+
+    async def with_versions(self, session_ids: list[str]) -> list[tuple[Version, SessionRow]]:
+        """Those of the sessions that there still are, as they are now."""
+        return _versioned(
+            await self._tx.all(
+                "".join(
+                    (
+                        "SELECT ",
+                        _VERSIONED_COLUMNS,
+                        " FROM sessions WHERE workspace_id = %(workspace_id)s AND id = ANY(%(ids)s)"
+                        " AND deleted_at IS NULL LIMIT %(limit)s",
+                    )
+                ),
+                {"ids": session_ids, "limit": len(session_ids)},
+            )
+        )
+
+    async def saved_agents(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], SavedAgent]:
+        """The versions, by agent and version, that sessions were made from."""
+        found = await self._tx.all(
+            """
+            SELECT agent_id, version, document, model, model_id FROM agent_versions
+            WHERE workspace_id = %(workspace_id)s
+              AND (agent_id, version) IN (SELECT * FROM unnest(%(ids)s::text[], %(versions)s::integer[]))
+            ORDER BY agent_id, version LIMIT %(limit)s
+            """,
+            {"ids": [key[0] for key in keys], "versions": [key[1] for key in keys], "limit": len(keys)},
+        )
+        return {(agent_id, version): SavedAgent(*saved) for agent_id, version, *saved in found}
+
+    async def _page(
+        self, columns: LiteralString, narrowed: SessionFilter, after: Position | None, ascending: bool, limit: int
+    ) -> list[Any]:
         params = {
             "limit": limit,
             "agent_id": narrowed.agent_id,
@@ -157,23 +205,8 @@ class Sessions:
             "after_created_at": after.created_at if after else None,
             "after_id": after.id if after else None,
         }
-        statement: LiteralString = "".join(
-            ("SELECT ", SESSION_COLUMNS, " FROM sessions ", _conditions(narrowed), _order(after, ascending))
-        )
-        return [SessionRow._make(row) for row in await self._tx.all(statement, params)]
-
-    async def saved_agents(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], SavedAgent]:
-        """The versions, by agent and version, that sessions were made from."""
-        found = await self._tx.all(
-            """
-            SELECT agent_id, version, document, model, model_id FROM agent_versions
-            WHERE workspace_id = %(workspace_id)s
-              AND (agent_id, version) IN (SELECT * FROM unnest(%(ids)s::text[], %(versions)s::integer[]))
-            ORDER BY agent_id, version LIMIT %(limit)s
-            """,
-            {"ids": [key[0] for key in keys], "versions": [key[1] for key in keys], "limit": len(keys)},
-        )
-        return {(agent_id, version): SavedAgent(*saved) for agent_id, version, *saved in found}
+        statement = "".join(("SELECT ", columns, " FROM sessions ", _conditions(narrowed), _order(after, ascending)))
+        return await self._tx.all(statement, params)
 
     async def change(
         self,
@@ -202,6 +235,10 @@ class Sessions:
                 "budget": budget,
             },
         )
+
+
+def _versioned(found: list[tuple[Any, ...]]) -> list[tuple[Version, SessionRow]]:
+    return [(row[:_VERSION_WIDTH], SessionRow._make(row[_VERSION_WIDTH:])) for row in found]
 
 
 def _conditions(narrowed: SessionFilter) -> LiteralString:

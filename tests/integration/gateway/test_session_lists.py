@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import httpx2
 import pytest
+
+from managed_agents.sessions.v1.sessions_pb2 import ListSessionsRequest
+from tests.integration.gateway.conftest import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -37,6 +41,29 @@ async def test_pages_of_sessions_lead_on_and_back(http: httpx2.AsyncClient) -> N
     back = await _page(http, page=third["prev_page"])
     assert back["data"] == second["data"]
     assert (await _page(http, page=back["prev_page"]))["data"] == first["data"]
+
+
+async def test_a_listing_shows_what_single_reads_show_after_every_change(http: httpx2.AsyncClient) -> None:
+    made = await _sessions(http, 2)
+    for patch_ in ({}, {"title": "One"}, {"metadata": {"a": "b"}}, {"title": None}):
+        await http.post(f"/v1/sessions/{made[1]}", json=patch_)
+        for headers in ({}, PUBLISHED):
+            listed = (await http.get("/v1/sessions", headers=headers)).json()["data"]
+            assert listed == [(await http.get(f"/v1/sessions/{each}", headers=headers)).json() for each in made]
+
+
+async def test_a_sessions_service_of_a_former_build_is_understood(http: httpx2.AsyncClient, gateway: Gateway) -> None:
+    await _sessions(http, 3)
+    today, original = await _page(http), gateway.clients.sessions.ListSessions
+
+    async def former(request: ListSessionsRequest, **options: Any) -> Any:
+        request.ClearField("takes_encoded")
+        answer = await original(request, **options)
+        assert answer.sessions and not answer.encoded_sessions
+        return answer
+
+    with patch.object(gateway.clients.sessions, "ListSessions", former):
+        assert await _page(http) == today
 
 
 async def test_the_filter_for_archived_sessions_is_of_the_published_contract(http: httpx2.AsyncClient) -> None:

@@ -391,6 +391,7 @@ class ListSessionsRequest(_message.Message):
     CREATED_AT_GTE_FIELD_NUMBER: _builtins.int
     CREATED_AT_LT_FIELD_NUMBER: _builtins.int
     CREATED_AT_LTE_FIELD_NUMBER: _builtins.int
+    TAKES_ENCODED_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Only sessions of this agent; empty for all."""
     agent_version: _builtins.int
@@ -411,6 +412,10 @@ class ListSessionsRequest(_message.Message):
     """Exclusive upper bound."""
     created_at_lte: _builtins.str
     """Inclusive upper bound."""
+    takes_encoded: _builtins.bool
+    """True where the caller knows `encoded_sessions`. Whoever keeps what it made of a session
+    finds that by the bytes, without decoding them.
+    """
     @_builtins.property
     def page(self) -> _common_pb2.Page:
         """The page."""
@@ -434,10 +439,11 @@ class ListSessionsRequest(_message.Message):
         created_at_gte: _builtins.str = ...,
         created_at_lt: _builtins.str = ...,
         created_at_lte: _builtins.str = ...,
+        takes_encoded: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["page", b"page"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_version", b"agent_version", "ascending", b"ascending", "created_at_gt", b"created_at_gt", "created_at_gte", b"created_at_gte", "created_at_lt", b"created_at_lt", "created_at_lte", b"created_at_lte", "deployment_id", b"deployment_id", "include_archived", b"include_archived", "memory_store_id", b"memory_store_id", "page", b"page", "statuses", b"statuses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_version", b"agent_version", "ascending", b"ascending", "created_at_gt", b"created_at_gt", "created_at_gte", b"created_at_gte", "created_at_lt", b"created_at_lt", "created_at_lte", b"created_at_lte", "deployment_id", b"deployment_id", "include_archived", b"include_archived", "memory_store_id", b"memory_store_id", "page", b"page", "statuses", b"statuses", "takes_encoded", b"takes_encoded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -451,23 +457,29 @@ class ListSessionsResponse(_message.Message):
 
     SESSIONS_FIELD_NUMBER: _builtins.int
     PAGE_INFO_FIELD_NUMBER: _builtins.int
+    ENCODED_SESSIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Session]:
-        """The sessions."""
+        """The sessions; empty where the caller takes them encoded."""
 
     @_builtins.property
     def page_info(self) -> _common_pb2.PageInfo:
         """Where the neighbours are."""
+
+    @_builtins.property
+    def encoded_sessions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The same, each an encoded Session; empty from a service that does not know of it."""
 
     def __init__(
         self,
         *,
         sessions: _abc.Iterable[Global___Session] | None = ...,
         page_info: _common_pb2.PageInfo | None = ...,
+        encoded_sessions: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["page_info", b"page_info"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_info", b"page_info", "sessions", b"sessions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoded_sessions", b"encoded_sessions", "page_info", b"page_info", "sessions", b"sessions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
