@@ -129,7 +129,7 @@ async def _serve(
             "ready",
             worker=options.worker_id,
             platform=options.url,
-            environment=options.environment_id or "of the key",
+            environment=options.environment_id or ("of the key" if key else "any"),
             protocol=protocol,
             workdir=str(options.workdir),
             sandbox=worker.sandbox,

@@ -244,3 +244,14 @@ async def test_what_a_killed_worker_had_for_itself_is_removed_by_the_next_one(
             # That of a living one stays, however old it is.
             assert own in named(temporary, "*") and len(named(temporary, "managed-agents-worker-*")) == 3
     assert named(temporary, "*") == ["another", "managed-agents-worker-new"]
+
+
+@pytest.mark.parametrize(("key", "told"), [(KEY, "of the key"), ("", "any")])
+async def test_a_worker_without_an_environment_says_whose_work_it_takes(
+    tmp_path: Path, server: WorkServer, key: str, told: str
+) -> None:
+    arguments = ("--environment-id", "", "--json")
+    async with process(server, tmp_path, *arguments, MANAGED_AGENTS_ENVIRONMENT_KEY=key) as running:
+        await await_until(lambda: any(line["event"] == "ready" for line in running.lines))
+        (ready,) = (line for line in running.lines if line["event"] == "ready")
+        assert ready["environment"] == told
