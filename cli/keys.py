@@ -1,6 +1,5 @@
 """`managed-agents keys`: who may call the API. The group also has `rotate`, which is about the vault's master key."""
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -132,15 +131,21 @@ def rotate(
     Nothing stops meanwhile: former versions keep opening what they sealed. The key file gets the new version; keep a
     copy of the file as you do of the database. In production name the vault in MANAGED_AGENTS_VAULT_ADDRESS.
     """
+    import asyncio
+
+    from cli.commands import finish
     from cli.key_rotation import rotate as work
-    from cli.main import finish, told
+    from cli.telling import told
 
     finish(asyncio.run(told(work(data_dir, resume=resume, wait=wait, as_json=as_json, say=_say))))
 
 
 def _run(work: Callable[["Access"], Awaitable[None]], url: str | None, data_dir: Path) -> None:
+    import asyncio
+
+    from cli.commands import finish
     from cli.key_access import open_access
-    from cli.main import finish, told
+    from cli.telling import told
 
     async def connected() -> None:
         async with open_access(url, data_dir) as access:
@@ -150,6 +155,6 @@ def _run(work: Callable[["Access"], Awaitable[None]], url: str | None, data_dir:
 
 
 def _say(text: str) -> None:
-    from cli.main import say
+    from cli.telling import say
 
     say(text)

@@ -3,6 +3,8 @@
 import functools
 import hashlib
 import hmac
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -87,10 +89,12 @@ class Foundation:
 
 
 def _prepare(administrator: str) -> None:
-    # Imported here: the driver is a tenth of a second and ten megabytes, and only a first start needs it.
-    from kit.embedded.roles import create_role_and_schema
-
-    create_role_and_schema(administrator, DATABASE, ROLES)
+    # In a process of its own: the driver is ten megabytes, which only the minute of a first start needs.
+    command = [sys.executable, "-P", "-m", "kit.embedded.roles", administrator, DATABASE, *ROLES]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]
+        raise CannotStart(f"The embedded database can't be prepared: {reason}")
 
 
 def _first_line(error: Exception) -> str:

@@ -217,7 +217,7 @@ def poll(
         check(options)
         key = read_key(key_file, os.environ)
     except OptionUnusable as unusable:
-        from cli.main import say
+        from cli.telling import say
 
         say(f"managed-agents: {unusable}")
         raise typer.Exit(2) from None

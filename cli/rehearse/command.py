@@ -3,7 +3,6 @@
 Exit codes: 0 (enough trials passed), 1 (too few did), 2 (the domain or an option is unusable; nothing was played).
 """
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -69,9 +68,12 @@ def rehearse(
     Ends with code 0 when all trials passed (or --fail-under percent of them), 1 when not, 2 when the domain or an
     option can't be used.
     """
-    from cli.main import finish, say
+    import asyncio
+
+    from cli.commands import finish
     from cli.rehearse.faults import Unusable, UnusableDomain
     from cli.rehearse.running import Wanted, check_domain, make_domain, run
+    from cli.telling import say
 
     try:
         if new:

@@ -2,8 +2,11 @@
 
 Safe to repeat and to run from several processes at once. A role finds its own schema by its search_path and has no
 right on any other.
+
+`python -m kit.embedded.roles DSN DATABASE NAME…` does it for a server that asks for no passwords.
 """
 
+import sys
 from collections.abc import Callable, Iterable
 
 import psycopg
@@ -72,3 +75,7 @@ def _dsn_of(dsn: str, database: str, name: str, password: str) -> str:
     for key in ("user", "password", "dbname", "passfile"):
         given.pop(key, None)
     return make_dsn(user=name, database=database, password=password, **given)
+
+
+if __name__ == "__main__":
+    create_role_and_schema(sys.argv[1], sys.argv[2], sys.argv[3:])

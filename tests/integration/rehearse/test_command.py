@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from cli.main import app
+from cli.commands import app
 from tests.integration.rehearse.agents import EXAMPLES, ROOT, example_agent
 from tests.unit.rehearse.domains import FILES, changed, write
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
+from cli.commands import app
 from services.worker.fleet.errors import OptionUnusable
 from services.worker.fleet.ground import network_policy
 from services.worker.fleet.options import KEY_VARIABLE, Options, check, read_key
@@ -141,6 +141,7 @@ def test_the_start_loads_nothing_of_the_worker_for_other_commands() -> None:
     import subprocess
     import sys
 
-    program = "import sys, cli.main; print([name for name in sys.modules if name.startswith(('services', 'aiohttp'))])"
+    loaded = "[name for name in sys.modules if name.startswith(('services', 'aiohttp'))]"
+    program = f"import sys, cli.commands; print({loaded})"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ)
     assert ended.stdout.strip() == "[]"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from cli.main import app
+from cli.commands import app
 from cli.rehearse.conditions import OPERATORS
 from cli.rehearse.expressions import FUNCTIONS
 from cli.rehearse.fields import TYPES
