@@ -14,6 +14,7 @@ with without("ssl"):
 
 from cli.supervisor import Options, Supervisor
 from cli.up import for_ever, serve
+from kit.released import release_code
 
 
 def run(
@@ -32,6 +33,7 @@ def run(
     )
 
     async def announce(supervisor: Supervisor) -> None:
+        release_code()
         if as_json:
             facts = {"url": supervisor.url, "pid": os.getpid(), "data_dir": str(supervisor.folder.path)}
             print(json.dumps(facts), flush=True)

@@ -37,6 +37,7 @@ import uvloop
 from kit import telemetry
 from kit.config import BaseServiceSettings, ConfigError, ready_fd
 from kit.lean import without
+from kit.released import release_code
 from kit.telemetry import log
 
 Action = Callable[[], Awaitable[Any] | Any]
@@ -200,6 +201,7 @@ async def _started(build: Callable[[], Awaitable[Service]], asked: asyncio.Event
     await service.start()
     _say_ready()
     _spare_the_collector()
+    release_code()
     return service
 
 
