@@ -35,6 +35,7 @@ from typing import Any, NoReturn
 import uvloop
 
 from kit import telemetry
+from kit.buffers import share_one_heap
 from kit.config import BaseServiceSettings, ConfigError, ready_fd
 from kit.lean import without
 from kit.released import release_code
@@ -153,6 +154,7 @@ async def _end(task: asyncio.Task[Any]) -> None:
 
 def main(module: str, *, uses_nats: bool = True) -> NoReturn:
     """Load a module and run what its `build` makes."""
+    share_one_heap()
     # What is loaded now stays for good: looking through it for garbage would be a fifth of the start.
     gc.disable()
     os.environ.setdefault("GRPC_EXPERIMENTS", _GRPC_EXPERIMENTS)

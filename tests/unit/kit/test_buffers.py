@@ -4,7 +4,7 @@ import platform
 import subprocess
 import sys
 
-_TELL = "from kit.buffers import keep_buffers; print(keep_buffers())"
+_TELL = "from kit.buffers import keep_buffers, share_one_heap; print(share_one_heap() and keep_buffers())"
 
 
 def test_the_c_library_takes_it() -> None:
