@@ -3,8 +3,8 @@
     share_one_heap()                               # once, before a process has threads
     keep_buffers()                                 # once, when a process starts that streams bytes
 
-It makes a heap for nearly every thread, and each keeps what it once grew to. Ours have the interpreter's lock and seldom
-wait for each other, so one heap costs no time: after uploads the sessions service holds 30 MB less.
+It makes a heap for nearly every thread, and each keeps what it once grew to. Ours have the interpreter's lock and
+seldom wait for each other, so one heap costs no time: after uploads the sessions service holds 30 MB less.
 
 The C library gives every buffer of some hundred kilobytes back to the kernel as soon as it is free, and the kernel has
 to clear the pages of the next one: for a stream in pieces of a megabyte that costs more than all copying. Told to keep
