@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+_FOLDER = Path(__file__).parent
+# The clients' HTTP library forgets to close a connection that a killed server breaks while it is being opened. What the
+# platform itself leaves open is counted by the tests (`census.py`).
+_LEFT_BY_A_CLIENT = "ignore:Exception ignored in. .socket.socket fd=:pytest.PytestUnraisableExceptionWarning"
 SHORT_KILLS, SHORT_SESSIONS, SHORT_OUTAGE_SECONDS, SHORT_ITEMS = 15, 8, 3.0, 100
 
 
@@ -14,6 +20,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--outage", type=float, default=SHORT_OUTAGE_SECONDS, help="seconds that a server is away")
     parser.addoption("--work-items", type=int, default=SHORT_ITEMS, help="items that workers are given")
     parser.addoption("--fault-seed", type=int, default=20261129, help="seed of the nemesis and the clients")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Servers die under the clients of every test here."""
+    for item in items:
+        if _FOLDER in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings(_LEFT_BY_A_CLIENT))
 
 
 @pytest.fixture

@@ -32,10 +32,10 @@ asyncio.run(main())
 """
 
 
-def _groups_of(pid: int) -> list[str]:
-    """Control groups of a runner; not by `rglob`, which fails when one goes while it looks."""
-    named = f"managed-agents-{pid}-"
-    return [name for _, folders, _ in os.walk("/sys/fs/cgroup") for name in folders if name.startswith(named)]
+def _groups() -> set[str]:
+    """Names of our control groups; not by `rglob`, which fails when one goes while it looks."""
+    found = (name for _, folders, _ in os.walk("/sys/fs/cgroup") for name in folders)
+    return {name for name in found if name.startswith("managed-agents-")}
 
 
 @pytest.mark.parametrize("kind", ["bubblewrap", "landlock", "process"])
@@ -44,6 +44,8 @@ async def test_a_kill_of_the_runner_or_launcher_ends_everything(make_manager, tm
     make_manager(kind)
     if victim == "launcher" and kind != "bubblewrap":
         pytest.skip("only a process namespace ends what a killed launcher leaves; said in describe()")
+    # What a killed runner of another test left may carry the same number, and be another user's to remove.
+    before = _groups()
     runner = await asyncio.create_subprocess_exec(
         sys.executable, "-c", RUNNER, str(tmp_path), kind, OWN_SECONDS, stdout=subprocess.PIPE
     )
@@ -58,7 +60,8 @@ async def test_a_kill_of_the_runner_or_launcher_ends_everything(make_manager, tm
                     os.kill(pid, signal.SIGKILL)
         await await_until(lambda: not processes_with(f"sleep\x00{OWN_SECONDS}"), 20)
         if victim == "runner":
-            await await_until(lambda: not _groups_of(runner.pid), 20)
+            own = f"managed-agents-{runner.pid}-"
+            await await_until(lambda: not [name for name in _groups() - before if name.startswith(own)], 20)
     finally:
         if runner.returncode is None:
             runner.kill()
