@@ -1,7 +1,8 @@
 """Commits that many callers share.
 
 Each caller hands in one job: a session and a decision. While one commit is on its way to
-the disk the next jobs gather, and then go together. Where this replica moved a session
+the disk the next jobs gather, and then go together; a second commit sets out beside it only
+where the disk is slow, since each of them costs as much as several jobs. Where this replica moved a session
 last, its state is guessed and one statement writes and commits; the others, and wrong
 guesses, go through a lock and a transaction. A job that is refused does not touch its
 neighbours, and one that breaks a shared commit, or whose session is locked by someone
@@ -28,6 +29,8 @@ from services.sessions.store.turns import TurnStore
 
 MAX_JOBS = 64
 WORKERS = 2
+# A commit that is on its way for longer waits for the disk and leaves the processors idle.
+_SLOW_SECONDS = 0.005
 
 # (state, now, ids that are stored already, if they had to be looked up) -> move
 Decide = Callable[[SessionState, datetime, frozenset[str] | None], Moved]
@@ -69,19 +72,32 @@ class Committer:
         # Sessions in a commit right now; their next jobs wait for it.
         self._busy: set[str] = set()
         self._workers: set[asyncio.Task[None]] = set()
+        self._helper: asyncio.TimerHandle | None = None
 
     async def submit(self, job: Job) -> Moved:
         """Waits until the job is committed; a caller who goes away does not take it back."""
         self._queue.append(job)
-        if len(self._workers) < WORKERS:
-            worker = asyncio.create_task(self._work(), name="committer")
-            self._workers.add(worker)
+        if not self._workers:
+            self._start_worker()
+        elif self._helper is None and len(self._workers) < WORKERS:
+            self._helper = asyncio.get_running_loop().call_later(_SLOW_SECONDS, self._help)
         return await job.done
 
     async def stop(self) -> None:
         """Finishes what was handed in."""
         while self._workers:
             await asyncio.wait(self._workers)
+        if self._helper is not None:
+            self._helper.cancel()
+
+    def _help(self) -> None:
+        self._helper = None
+        if self._queue and len(self._workers) < WORKERS:
+            self._start_worker()
+
+    def _start_worker(self) -> None:
+        worker = asyncio.create_task(self._work(), name="committer")
+        self._workers.add(worker)
 
     async def _work(self) -> None:
         try:
