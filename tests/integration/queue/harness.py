@@ -45,8 +45,11 @@ class Sessions(states_pb2_grpc.SessionStatesServiceServicer):
         self.ended: set[str] = set()
         self.asked: list[str] = []
         self.is_away = False
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     async def ReadEndedSessions(self, request, context) -> states_pb2.ReadEndedSessionsResponse:
+        await self.gate.wait()
         if self.is_away:
             raise Unavailable("The sessions service is away.")
         self.asked.extend(request.session_ids)

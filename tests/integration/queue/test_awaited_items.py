@@ -8,11 +8,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from kit.errors import Aborted
+from kit.errors import Aborted, Unavailable
 from kit.testing import await_until
 from services.worker.queue.operations.intake import Intake
 from services.worker.queue.operations.matching import Matching
 from tests.integration.queue.harness import ENVIRONMENT, SESSION, WORKSPACE, Queue, Replica, worker_context
+from tests.integration.queue.test_waiting_side import rows
 
 SCOPES = [
     {},
@@ -73,6 +74,42 @@ async def test_of_an_ended_session_it_is_stopped_and_the_worker_waits_on(ground:
     assert not claim.done()
     replica.run("work_3")
     assert (await claim).id == "work_3"
+
+
+@pytest.mark.parametrize("answer", ["ended", "away"])
+async def test_it_is_not_handed_out_before_somebody_says_that_its_session_goes_on(
+    ground: Queue, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    """Also where the write was quicker than the question."""
+    replica = await ground.replica()
+    claim = await waiting(replica)
+    ground.sessions.gate.clear()
+    running = asyncio.ensure_future(replica.run("work_1", session_id="sess_new"))
+    await await_until(lambda: held(ground, "work_1"))
+    assert not claim.done()
+    if answer == "ended":
+        ground.sessions.ended.add("sess_new")
+        ground.sessions.gate.set()
+        with pytest.raises(Aborted) as told:
+            await running
+        assert told.value.reason == "WORK_LEASE_LOST"
+        replica.run("work_2")
+        assert (await claim).id == "work_2"
+        return
+    ground.sessions.is_away = True
+    ground.sessions.gate.set()
+    with pytest.raises(Unavailable):
+        await claim
+    ground.sessions.is_away = False
+    item = await replica.claim("w2", wait_seconds=30)
+    assert item is not None and (item.id, item.attempt) == ("work_1", 1)
+    await replica.accept("work_1", "w2")
+    await replica.complete("work_1", "w2", result=7)
+    assert (await running).result_json == b"7"
+
+
+async def held(ground: Queue, item_id: str) -> bool:
+    return await rows(ground, "SELECT status FROM worker.work_items WHERE id = %s", item_id) == [("claimed",)]
 
 
 async def test_put_in_again_it_is_not_handed_out_again(ground: Queue) -> None:

@@ -79,8 +79,10 @@ class Kinds:
         text = _text(payload, "command", most=MAX_COMMAND_CHARS)
         if "\0" in text:
             raise ItemFailed("invalid_payload", "command: must not contain a NUL character.")
-        cwd = _text(payload, "cwd", most=MAX_PATH_CHARS) if payload.get("cwd") is not None else "."
-        inside = await asyncio.get_running_loop().run_in_executor(_threads, self._files.inside, cwd)
+        inside = ""
+        if payload.get("cwd") is not None:
+            cwd = _text(payload, "cwd", most=MAX_PATH_CHARS)
+            inside = await asyncio.get_running_loop().run_in_executor(_threads, self._files.inside, cwd)
         return Command(text, inside, _variables(payload.get("env")), self._timeout(payload.get("timeout_ms")), item_id)
 
     def _timeout(self, asked: Any) -> float:

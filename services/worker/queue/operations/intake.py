@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import replace
+from datetime import datetime
 
 import psycopg
 
-from kit.errors import Unavailable
+from kit import failpoints
+from kit.errors import DomainError, Unavailable
 from kit.postgres import Database
+from kit.telemetry import log
+from services.worker.queue.domain import item as rules
 from services.worker.queue.domain.errors import MalformedItem
-from services.worker.queue.domain.item import Item
+from services.worker.queue.domain.item import Holder, Item
 from services.worker.queue.operations.asking import AskEnded
-from services.worker.queue.operations.desk import Desk, Settled
+from services.worker.queue.operations.desk import Desk, Job, Settled
 from services.worker.queue.operations.matching import Matching
 from services.worker.queue.operations.moments import DatabaseClock
+from services.worker.queue.operations.waiting_room import Claim
 from services.worker.queue.store.work_items import NewItem, WorkItemStore
 
 MAX_ITEMS = 64
@@ -75,10 +79,9 @@ class Intake:
                 _answer(one, error)
 
     async def _together(self, waiting: list[Waiting]) -> None:
-        ended = await self._ask_ended({new.session_id for new, _ in waiting})
         by_id: dict[str, NewItem] = {}
         for new, _ in waiting:
-            by_id.setdefault(new.id, replace(new, ended=new.session_id in ended))
+            by_id.setdefault(new.id, new)
         inserted = await self._put_in(by_id)
         known = by_id.keys() - inserted.keys()
         former = await self.read(known) if known else {}
@@ -97,24 +100,55 @@ class Intake:
         """Those that were new, as they are now."""
         claims = {new.id: claim for new in by_id.values() if (claim := self._matching.reserve(new)) is not None}
         items = [self._matching.as_claimed(new, claims[new.id]) if new.id in claims else new for new in by_id.values()]
+        # Beside the write: nothing is handed out before it is answered.
+        asking = asyncio.ensure_future(self._ask_ended({new.session_id for new in items}))
         try:
             async with self._database.platform_statements(within={new.workspace_id for new in items}) as tx:
                 inserted = {item.id: item for item in await WorkItemStore(tx).put_in(items)}
         except Exception as error:
+            asking.cancel()
             for claim in claims.values():
                 self._matching.let_go(claim, error)
             raise
         if inserted:
             self._clock.tell(next(reversed(inserted.values())).created_at)
+        await failpoints.point("queue.put_in.after_commit")
         self._desk.told(Settled(item, item) for item in inserted.values())
-        for item_id, claim in claims.items():
-            self._matching.hand_over(claim, inserted.get(item_id), by_id[item_id].payload.decode())
+        await self._hand_over(by_id, inserted, claims, await _answered(asking))
         return inserted
+
+    async def _hand_over(
+        self, by_id: dict[str, NewItem], inserted: dict[str, Item], claims: dict[str, Claim], ended: set[str] | None
+    ) -> None:
+        """Answers reserved claims, and stops what belongs to an ended session. `ended` is None where nobody can tell:
+        then the items wait, and the next claim asks again."""
+        over = [item for item in inserted.values() if ended and item.session_id in ended and not item.is_ended]
+        for item in over:
+            inserted[item.id] = (await self._desk.submit(Job(item.id, _stopped, guess=item))).item
+        for item_id, claim in claims.items():
+            item = inserted.get(item_id)
+            if item is not None and ended is None:
+                self._matching.take_back(claim, item)
+            else:
+                self._matching.hand_over(claim, item, by_id[item_id].payload.decode())
 
     async def read(self, item_ids: Collection[str]) -> dict[str, tuple[Item, bytes | None]]:
         """Items as they are, with their results."""
         async with self._database.platform_read() as tx:
             return await WorkItemStore(tx).outcomes(item_ids)
+
+
+async def _answered(asking: asyncio.Future[set[str]]) -> set[str] | None:
+    try:
+        return await asking
+    except DomainError as error:
+        log.warning("nobody can tell which sessions have ended", error=str(error))
+        return None
+
+
+def _stopped(item: Item, now: datetime) -> Item:
+    """As if no worker had been there for it."""
+    return rules.stop(rules.give_back(item, Holder(item.holder or "", item.attempt)), now)
 
 
 def _answer(one: Waiting, answer: tuple[Item, bytes | None] | Exception) -> None:

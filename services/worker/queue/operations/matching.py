@@ -89,7 +89,7 @@ class Matching:
     def reserve(self, new: NewItem) -> Claim | None:
         """The claim that is to have an item which is about to be put in; None where it has to wait for its turn."""
         workspace_id, environment_id, session_id = new.workspace_id, new.environment_id, new.session_id
-        if new.ended or self._pool.filled(workspace_id) or not self._pool.is_dry(workspace_id, environment_id):
+        if self._pool.filled(workspace_id) or not self._pool.is_dry(workspace_id, environment_id):
             return None
         return self._room.next(
             workspace_id, ("", ""), ("", session_id), (environment_id, ""), (environment_id, session_id)
@@ -107,6 +107,11 @@ class Matching:
         self._desk.remember(item)
         if not claim.answer((item, payload)):
             self._begin(self._give_back(claim, item))
+
+    def take_back(self, claim: Claim, item: Item) -> None:
+        """An item that was put in for a reserved claim is not handed out now: both wait again."""
+        self._begin(self._give_back(claim, item))
+        self._return(claim)
 
     def let_go(self, claim: Claim, error: Exception) -> None:
         """An item could not be put in for a reserved claim, or not be handed out."""

@@ -55,11 +55,10 @@ SELECT m.id, m.workspace_id, m.environment_id, m.session_id, m.kind, m.payload::
        CASE WHEN t.ended THEN 'work_lease_lost' END
 FROM json_to_recordset(%(items)s::json) AS m(
     id text, workspace_id text, environment_id text, session_id text, kind text, payload text, waiter text,
-    queue_seconds double precision, wait_seconds double precision, ended boolean, claimed_by text,
-    lease_seconds double precision)
+    queue_seconds double precision, wait_seconds double precision, claimed_by text, lease_seconds double precision)
 CROSS JOIN LATERAL ( -- platform-wide: each row brings the workspace of its session
     SELECT clock_timestamp() AS now,
-           m.ended OR EXISTS (SELECT FROM ended_sessions e WHERE e.session_id = m.session_id) AS ended
+           EXISTS (SELECT FROM ended_sessions e WHERE e.session_id = m.session_id) AS ended
 ) e
 CROSS JOIN LATERAL (SELECT e.now, e.ended, CASE WHEN NOT e.ended THEN m.claimed_by END AS holder) t
 ON CONFLICT (id) DO NOTHING
@@ -92,8 +91,6 @@ class NewItem:
     queue_seconds: float
     wait_seconds: float
     waiter: str
-    # Whether its session is known to have ended.
-    ended: bool = False
     # The worker that takes it at once, and for how long.
     claimed_by: str | None = None
     lease_seconds: float = 0.0
@@ -234,7 +231,6 @@ def _inserted(item: NewItem) -> dict[str, Any]:
         "queue_seconds": item.queue_seconds,
         "wait_seconds": item.wait_seconds,
         "waiter": item.waiter,
-        "ended": item.ended,
         "claimed_by": item.claimed_by,
         "lease_seconds": item.lease_seconds,
     }
