@@ -80,9 +80,11 @@ class Exchange:
 
     async def _open(self) -> "_Stream":
         try:
-            self._stream = stream = _Stream()
+            stream = _Stream()
             if self._line is None or not await _Wire.opened(stream, self._line, self._authorization):
                 _Rpc.opened(stream, self._open_rpc)
+            # Not before something carries it: a call that came meanwhile would be sent by nobody.
+            self._stream = stream
             return stream
         finally:
             self._opening = None
@@ -106,7 +108,8 @@ class _Stream:
         self.carrier: _Carrier | None = None
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[Answer]] = {}
-        self._calls: list[Call] = []
+        # Those that are still to be sent.
+        self._calls: dict[int, Call] = {}
         self._cancelled: list[int] = []
         self._loop = asyncio.get_running_loop()
 
@@ -114,8 +117,8 @@ class _Stream:
         """Send a call with the next message, and await its answer."""
         call_id, waiting = next(self._ids), self._loop.create_future()
         self._pending[call_id] = waiting
-        self._calls.append(
-            Call(id=call_id, method=method, context=context, timeout_seconds=seconds or 0.0, payload=payload)
+        self._calls[call_id] = Call(
+            id=call_id, method=method, context=context, timeout_seconds=seconds or 0.0, payload=payload
         )
         self._wake()
         timer = self._loop.call_later(seconds, _expire, waiting) if seconds is not None else None
@@ -124,7 +127,9 @@ class _Stream:
         finally:
             if timer is not None:
                 timer.cancel()
-            if self._pending.pop(call_id, None) is not None and not self.ended:
+            is_left = self._pending.pop(call_id, None) is not None and not self.ended
+            # While a service stands still nothing is sent: what nobody waits for must not pile up here.
+            if is_left and self._calls.pop(call_id, None) is None:
                 self._cancelled.append(call_id)
                 self._wake()
         if answer.code:
@@ -135,12 +140,9 @@ class _Stream:
         """What has to be sent, for the carrier."""
         if not self._calls and not self._cancelled:
             return None
-        request = ExchangeRequest(calls=self._calls[:_MOST_CALLS])
-        del self._calls[:_MOST_CALLS]
-        if not self._calls:
-            # Not before the calls themselves.
-            request.cancelled_ids.extend(self._cancelled)
-            self._cancelled.clear()
+        call_ids = list(itertools.islice(self._calls, _MOST_CALLS))
+        request = ExchangeRequest(calls=map(self._calls.pop, call_ids), cancelled_ids=self._cancelled)
+        self._cancelled.clear()
         return request
 
     def answered(self, response: ExchangeResponse) -> None:
@@ -156,6 +158,7 @@ class _Stream:
     def end(self, error: Exception) -> None:
         """Nothing more will come: whoever waits is told so."""
         self.ended = True
+        self._calls.clear()
         pending, self._pending = self._pending, {}
         for waiting in pending.values():
             if not waiting.done():
