@@ -104,7 +104,8 @@ class _Stream:
     """The calls of one stream, from the first to its end."""
 
     def __init__(self) -> None:
-        self.ended = False
+        # What whoever comes now is told; None while it goes on.
+        self._ended: Exception | None = None
         self.carrier: _Carrier | None = None
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[Answer]] = {}
@@ -112,6 +113,11 @@ class _Stream:
         self._calls: dict[int, Call] = {}
         self._cancelled: list[int] = []
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it takes no more calls."""
+        return self._ended is not None
 
     async def call(self, method: str, context: bytes, seconds: float | None, payload: bytes) -> bytes:
         """Send a call with the next message, and await its answer."""
@@ -156,8 +162,8 @@ class _Stream:
                 self.end(_error(answer))
 
     def end(self, error: Exception) -> None:
-        """Nothing more will come: whoever waits is told so."""
-        self.ended = True
+        """Nothing more will come: whoever waits is told why. The first reason holds: a line is cut after a refusal."""
+        self._ended = error = self._ended or error
         self._calls.clear()
         pending, self._pending = self._pending, {}
         for waiting in pending.values():
@@ -170,9 +176,9 @@ class _Stream:
             await self.carrier.close()
 
     def _wake(self) -> None:
-        if self.ended:
+        if self._ended is not None:
             # A call that came to a stream in the moment of its end.
-            self.end(Unavailable(CLOSED_TEXT))
+            self.end(self._ended)
         elif self.carrier is not None:
             self.carrier.wake()
 

@@ -5,6 +5,7 @@ import asyncio
 import os
 import socket
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -18,6 +19,7 @@ from kit.rpc.client import Channel
 from kit.rpc.context import CallContext, current_context
 from kit.rpc.exchange import LARGEST_PAYLOAD, _Wire
 from kit.rpc.server import Server
+from kit.testing import await_until
 from managed_agents.rpc.v1 import exchange_pb2, exchange_pb2_grpc
 from managed_agents.sessions.v1 import turns_pb2 as pb
 from managed_agents.sessions.v1.turns_pb2_grpc import (
@@ -40,6 +42,7 @@ class Turns(TurnsServiceServicer):
         self.began = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.transports = []
+        self.done = set()
 
     async def AppendTurnEvents(self, request, context):
         self.transports.append("exchange" if context is None else "direct")
@@ -51,6 +54,7 @@ class Turns(TurnsServiceServicer):
             raise
         if request.epoch == 13:
             raise Refused(f"refused {current_context().workspace_id}")
+        self.done.add(request.known_seq)
         return pb.AppendTurnEventsResponse(last_seq=request.known_seq)
 
 
@@ -476,3 +480,52 @@ async def test_a_server_that_is_stopped_again_leaves_its_follower_the_line(tmp_p
     assert (await second.stub.AppendTurnEvents(pb.AppendTurnEventsRequest(known_seq=3))).last_seq == 3
     await second.channel.close()
     await second.server.stop()
+
+
+async def test_a_stop_loses_no_answer_however_many_calls_come_meanwhile(turns):
+    heard = set()
+
+    async def ask(number):
+        with suppress(errors.Unavailable):
+            heard.add((await turns.stub.AppendTurnEvents(pb.AppendTurnEventsRequest(known_seq=number))).last_seq)
+
+    await ask(1)
+    asked = []
+    stopping = asyncio.create_task(turns.server.stop())
+    while not stopping.done():
+        asked += [asyncio.create_task(ask(len(asked) + 2)) for _ in range(5)]
+        await asyncio.sleep(0)
+    await asyncio.gather(*asked)
+    assert turns.done == heard
+
+
+async def test_a_caller_who_is_refused_is_heard_out(local):
+    """Else its own next words, which meet a closed line, would be all that it hears of."""
+    reader, writer = await line_to(local, greeted=False)
+    writer.write(framed(exchange_pb2.Hello(authorization="Bearer guess")))
+    async with asyncio.timeout(10):
+        (answer,) = (await read_message(reader, exchange_pb2.ExchangeResponse)).answers
+        assert answer.code == grpc.StatusCode.UNAUTHENTICATED.value[0]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        os.write(writer.get_extra_info("socket").fileno(), framed(exchange_pb2.ExchangeRequest(calls=[asking(1)])))
+        assert await reader.read() == b""
+        # It is cut in the end, whatever the caller does.
+        await await_until(lambda: not local.server._lines._open)
+    assert local.transports == []
+    writer.close()
+
+
+async def test_who_calls_right_after_a_refusal_is_told_of_it(local, monkeypatch):
+    opened = _Wire.opened
+
+    async def until_refused(stream, *arguments):
+        is_there = await opened(stream, *arguments)
+        await await_until(lambda: stream.ended)
+        return is_there
+
+    monkeypatch.setattr(_Wire, "opened", until_refused)
+    other = Channel(local.address, token="guess", exchange=True)
+    with pytest.raises(errors.Unauthenticated):
+        await other.stub(TurnsServiceStub).AppendTurnEvents(pb.AppendTurnEventsRequest())
+    await other.close()
