@@ -80,9 +80,11 @@ class Exchange:
 
     async def _open(self) -> "_Stream":
         try:
-            self._stream = stream = _Stream()
+            stream = _Stream()
             if self._line is None or not await _Wire.opened(stream, self._line, self._authorization):
                 _Rpc.opened(stream, self._open_rpc)
+            # Not before something carries it: a call that came meanwhile would be sent by nobody.
+            self._stream = stream
             return stream
         finally:
             self._opening = None
@@ -102,20 +104,27 @@ class _Stream:
     """The calls of one stream, from the first to its end."""
 
     def __init__(self) -> None:
-        self.ended = False
+        # What whoever comes now is told; None while it goes on.
+        self._ended: Exception | None = None
         self.carrier: _Carrier | None = None
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[Answer]] = {}
-        self._calls: list[Call] = []
+        # Those that are still to be sent.
+        self._calls: dict[int, Call] = {}
         self._cancelled: list[int] = []
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it takes no more calls."""
+        return self._ended is not None
 
     async def call(self, method: str, context: bytes, seconds: float | None, payload: bytes) -> bytes:
         """Send a call with the next message, and await its answer."""
         call_id, waiting = next(self._ids), self._loop.create_future()
         self._pending[call_id] = waiting
-        self._calls.append(
-            Call(id=call_id, method=method, context=context, timeout_seconds=seconds or 0.0, payload=payload)
+        self._calls[call_id] = Call(
+            id=call_id, method=method, context=context, timeout_seconds=seconds or 0.0, payload=payload
         )
         self._wake()
         timer = self._loop.call_later(seconds, _expire, waiting) if seconds is not None else None
@@ -124,7 +133,9 @@ class _Stream:
         finally:
             if timer is not None:
                 timer.cancel()
-            if self._pending.pop(call_id, None) is not None and not self.ended:
+            is_left = self._pending.pop(call_id, None) is not None and not self.ended
+            # While a service stands still nothing is sent: what nobody waits for must not pile up here.
+            if is_left and self._calls.pop(call_id, None) is None:
                 self._cancelled.append(call_id)
                 self._wake()
         if answer.code:
@@ -135,12 +146,9 @@ class _Stream:
         """What has to be sent, for the carrier."""
         if not self._calls and not self._cancelled:
             return None
-        request = ExchangeRequest(calls=self._calls[:_MOST_CALLS])
-        del self._calls[:_MOST_CALLS]
-        if not self._calls:
-            # Not before the calls themselves.
-            request.cancelled_ids.extend(self._cancelled)
-            self._cancelled.clear()
+        call_ids = list(itertools.islice(self._calls, _MOST_CALLS))
+        request = ExchangeRequest(calls=map(self._calls.pop, call_ids), cancelled_ids=self._cancelled)
+        self._cancelled.clear()
         return request
 
     def answered(self, response: ExchangeResponse) -> None:
@@ -154,8 +162,9 @@ class _Stream:
                 self.end(_error(answer))
 
     def end(self, error: Exception) -> None:
-        """Nothing more will come: whoever waits is told so."""
-        self.ended = True
+        """Nothing more will come: whoever waits is told why. The first reason holds: a line is cut after a refusal."""
+        self._ended = error = self._ended or error
+        self._calls.clear()
         pending, self._pending = self._pending, {}
         for waiting in pending.values():
             if not waiting.done():
@@ -167,9 +176,9 @@ class _Stream:
             await self.carrier.close()
 
     def _wake(self) -> None:
-        if self.ended:
+        if self._ended is not None:
             # A call that came to a stream in the moment of its end.
-            self.end(Unavailable(CLOSED_TEXT))
+            self.end(self._ended)
         elif self.carrier is not None:
             self.carrier.wake()
 

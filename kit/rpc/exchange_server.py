@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,8 @@ class Lines:
         if self._server is None or self._path is None:
             return
         self._server.close()
+        # Once only: later on another process may listen there.
+        self._server = None
         self._path.unlink(missing_ok=True)
         for wire in tuple(self._open):
             wire.end()
@@ -247,6 +250,8 @@ class _Stream:
         for call_id in request.cancelled_ids:
             if (task := self._running.get(call_id)) is not None:
                 task.cancel()
+                # One that was not begun yet is never going to say itself that it is over.
+                task.add_done_callback(partial(self._left, call_id))
 
     def take(self) -> ExchangeResponse | None:
         """What was answered since; None where nothing was."""
@@ -296,6 +301,10 @@ class _Stream:
             # Also for a call that was cancelled: an ended stream waits for its last one.
             self._wake()
         self._tell(answer)
+
+    def _left(self, call_id: int, _task: asyncio.Task[None]) -> None:
+        if self._running.pop(call_id, None) is not None:
+            self._wake()
 
     def _tell(self, answer: Answer) -> None:
         self._answers.append(answer)

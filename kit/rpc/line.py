@@ -16,6 +16,8 @@ _LENGTH_BYTES = 4
 # Payloads are bounded by their makers; what surrounds one of the largest size has to fit as well.
 _LONGEST_BYTES = MESSAGE_BYTES + 1024 * 1024
 _UNSENT_BYTES = 1024 * 1024
+# How long the other side has to hang up, once it was sent everything.
+_FAREWELL_SECONDS = 1.0
 
 
 class End(Protocol):
@@ -47,16 +49,24 @@ class Line(asyncio.Protocol):
         self._hears_while_full = hears_while_full
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
+        self._is_closed = False
 
     def send(self, message: bytes) -> None:
         """Send a message; one that meets the end of the line is lost with it."""
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None and self._goes_on():
             self._transport.write(len(message).to_bytes(_LENGTH_BYTES, "big") + message)
 
     def close(self) -> None:
-        """Cut the line once everything is sent."""
-        if self._transport is not None:
-            self._transport.close()
+        """Cut the line once everything is sent and the other side has hung up, which it does when it has read it all.
+
+        Nothing that it still says is heard; but were the line cut at once, its own words would meet a closed line, and
+        it would read nothing any more.
+        """
+        if self._transport is not None and self._goes_on():
+            self._is_closed = True
+            self._buffer.clear()
+            self._transport.write_eof()
+            asyncio.get_running_loop().call_later(_FAREWELL_SECONDS, self._end_farewell)
 
     def cut(self) -> None:
         """Cut the line now."""
@@ -74,6 +84,8 @@ class Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take the messages out of what came."""
+        if self._is_closed:
+            return
         if not self._buffer and 0 <= _length(data) == len(data) - _LENGTH_BYTES:
             # As nearly always: one message.
             self._take(data[_LENGTH_BYTES:])
@@ -110,7 +122,16 @@ class Line(asyncio.Protocol):
             self._end.received(message)
         except DecodeError:
             self.cut()
-        return self._transport is not None and not self._transport.is_closing()
+        return self._goes_on()
+
+    def _goes_on(self) -> bool:
+        return not self._is_closed and self._transport is not None and not self._transport.is_closing()
+
+    def _end_farewell(self) -> None:
+        if self._transport is None or not self._transport.get_write_buffer_size():
+            self.cut()
+        elif not self._transport.is_closing():
+            asyncio.get_running_loop().call_later(_FAREWELL_SECONDS, self._end_farewell)
 
 
 def _length(data: bytes | bytearray, start: int = 0) -> int:

@@ -38,9 +38,9 @@ def test_it_says_one_line_and_stops_in_order_without_a_trace(tmp_path: Path, ser
 def test_it_goes_on_without_the_parser_of_its_command_line(tmp_path: Path, services: Path) -> None:
     """The same process with the same command line, but without the libraries that only read it."""
     with up(tmp_path / "data", services) as platform:
-        command = Path(f"/proc/{platform.process.pid}/cmdline").read_bytes()
         platform.wait_up()
-        assert Path(f"/proc/{platform.process.pid}/cmdline").read_bytes() == command
+        command = Path(f"/proc/{platform.process.pid}/cmdline").read_bytes().decode().split("\0")[:-1]
+        assert command == platform.process.args
         loaded = Path(f"/proc/{platform.process.pid}/maps").read_text()
         assert [name for name in ("pydantic", "_ssl.", "psycopg", "grpc") if name in loaded] == []
         assert [name for name in SERVICES if "HANDED_FD" in (platform.data_dir / f"{name}.env").read_text()] == []

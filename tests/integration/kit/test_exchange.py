@@ -5,6 +5,8 @@ import asyncio
 import os
 import socket
 import stat
+from contextlib import suppress
+from pathlib import Path
 
 import grpc
 import pytest
@@ -15,8 +17,9 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from kit import errors
 from kit.rpc.client import Channel
 from kit.rpc.context import CallContext, current_context
-from kit.rpc.exchange import LARGEST_PAYLOAD
+from kit.rpc.exchange import LARGEST_PAYLOAD, _Wire
 from kit.rpc.server import Server
+from kit.testing import await_until
 from managed_agents.rpc.v1 import exchange_pb2, exchange_pb2_grpc
 from managed_agents.sessions.v1 import turns_pb2 as pb
 from managed_agents.sessions.v1.turns_pb2_grpc import (
@@ -39,6 +42,7 @@ class Turns(TurnsServiceServicer):
         self.began = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.transports = []
+        self.done = set()
 
     async def AppendTurnEvents(self, request, context):
         self.transports.append("exchange" if context is None else "direct")
@@ -50,6 +54,7 @@ class Turns(TurnsServiceServicer):
             raise
         if request.epoch == 13:
             raise Refused(f"refused {current_context().workspace_id}")
+        self.done.add(request.known_seq)
         return pb.AppendTurnEventsResponse(last_seq=request.known_seq)
 
 
@@ -393,3 +398,134 @@ async def test_lines_leave_no_descriptor_behind(local):
     for _ in range(20):
         await ask()
     assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+async def test_a_call_that_is_taken_back_before_it_began_holds_up_no_stop(local):
+    reader, writer = await line_to(local)
+    writer.write(framed(exchange_pb2.ExchangeRequest(calls=[asking(1), asking(2, known_seq=2)], cancelled_ids=[1])))
+    async with asyncio.timeout(3):
+        (answer,) = (await read_message(reader, exchange_pb2.ExchangeResponse)).answers
+        assert answer.id == 2
+        await local.server.stop()
+    writer.close()
+
+
+async def test_who_comes_while_a_stream_opens_needs_nobody_who_came_before(turns, monkeypatch):
+    opens = asyncio.Event()
+    opened = _Wire.opened
+
+    async def slowly(*arguments):
+        await opens.wait()
+        return await opened(*arguments)
+
+    monkeypatch.setattr(_Wire, "opened", slowly)
+    # Where there is no line it is the rpc that follows.
+    monkeypatch.setattr(turns.channel.exchange, "_line", turns.channel.exchange._line or Path("/nowhere"))
+    first = asyncio.create_task(turns.stub.AppendTurnEvents(pb.AppendTurnEventsRequest(known_seq=1)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    second = asyncio.create_task(turns.stub.AppendTurnEvents(pb.AppendTurnEventsRequest(known_seq=2)))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.sleep(0)
+    opens.set()
+    async with asyncio.timeout(5):
+        assert (await second).last_seq == 2
+
+
+async def test_a_service_that_stands_still_hears_no_more_of_calls_that_nobody_waits_for(tmp_path):
+    """Nor do they wait in the caller's memory."""
+    goes_on = asyncio.Event()
+    heard = []
+
+    async def stands_still(reader, writer):
+        await goes_on.wait()
+        await read_message(reader, exchange_pb2.Hello)
+        while True:
+            request = await read_message(reader, exchange_pb2.ExchangeRequest)
+            heard.extend(request.calls)
+            if request.calls and pb.AppendTurnEventsRequest.FromString(request.calls[-1].payload).known_seq:
+                answer = exchange_pb2.Answer(
+                    id=request.calls[-1].id, payload=pb.AppendTurnEventsResponse(last_seq=7).SerializeToString()
+                )
+                writer.write(framed(exchange_pb2.ExchangeResponse(answers=[answer])))
+                writer.close()
+                return
+
+    server = await asyncio.start_unix_server(stands_still, tmp_path / "rpc.line")
+    channel = Channel(f"unix:{tmp_path}/rpc.sock", exchange=True)
+    stub = channel.stub(TurnsServiceStub)
+    large = pb.AppendTurnEventsRequest(session_id="x" * 200_000)
+    for _ in range(10):
+        late = await asyncio.gather(
+            *(stub.AppendTurnEvents(large, timeout_seconds=0.05) for _ in range(20)), return_exceptions=True
+        )
+        assert all(isinstance(each, errors.DeadlineExceeded) for each in late)
+    asked = asyncio.create_task(stub.AppendTurnEvents(pb.AppendTurnEventsRequest(known_seq=7)))
+    await asyncio.sleep(0)
+    goes_on.set()
+    assert (await asked).last_seq == 7
+    assert len(heard) <= 61
+    await channel.close()
+    server.close()
+
+
+async def test_a_server_that_is_stopped_again_leaves_its_follower_the_line(tmp_path):
+    first = await serving(f"unix:{tmp_path}/rpc.sock")
+    await first.channel.close()
+    await first.server.stop()
+    second = await serving(f"unix:{tmp_path}/rpc.sock")
+    await first.server.stop()
+    (tmp_path / "rpc.sock").unlink()
+    assert (await second.stub.AppendTurnEvents(pb.AppendTurnEventsRequest(known_seq=3))).last_seq == 3
+    await second.channel.close()
+    await second.server.stop()
+
+
+async def test_a_stop_loses_no_answer_however_many_calls_come_meanwhile(turns):
+    heard = set()
+
+    async def ask(number):
+        with suppress(errors.Unavailable):
+            heard.add((await turns.stub.AppendTurnEvents(pb.AppendTurnEventsRequest(known_seq=number))).last_seq)
+
+    await ask(1)
+    asked = []
+    stopping = asyncio.create_task(turns.server.stop())
+    while not stopping.done():
+        asked += [asyncio.create_task(ask(len(asked) + 2)) for _ in range(5)]
+        await asyncio.sleep(0)
+    await asyncio.gather(*asked)
+    assert turns.done == heard
+
+
+async def test_a_caller_who_is_refused_is_heard_out(local):
+    """Else its own next words, which meet a closed line, would be all that it hears of."""
+    reader, writer = await line_to(local, greeted=False)
+    writer.write(framed(exchange_pb2.Hello(authorization="Bearer guess")))
+    async with asyncio.timeout(10):
+        (answer,) = (await read_message(reader, exchange_pb2.ExchangeResponse)).answers
+        assert answer.code == grpc.StatusCode.UNAUTHENTICATED.value[0]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        os.write(writer.get_extra_info("socket").fileno(), framed(exchange_pb2.ExchangeRequest(calls=[asking(1)])))
+        assert await reader.read() == b""
+        # It is cut in the end, whatever the caller does.
+        await await_until(lambda: not local.server._lines._open)
+    assert local.transports == []
+    writer.close()
+
+
+async def test_who_calls_right_after_a_refusal_is_told_of_it(local, monkeypatch):
+    opened = _Wire.opened
+
+    async def until_refused(stream, *arguments):
+        is_there = await opened(stream, *arguments)
+        await await_until(lambda: stream.ended)
+        return is_there
+
+    monkeypatch.setattr(_Wire, "opened", until_refused)
+    other = Channel(local.address, token="guess", exchange=True)
+    with pytest.raises(errors.Unauthenticated):
+        await other.stub(TurnsServiceStub).AppendTurnEvents(pb.AppendTurnEventsRequest())
+    await other.close()

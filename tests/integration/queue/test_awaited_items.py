@@ -10,6 +10,7 @@ import pytest
 
 from kit.errors import Aborted, Unavailable
 from kit.testing import await_until
+from services.worker.queue.operations.desk import Desk
 from services.worker.queue.operations.intake import Intake
 from services.worker.queue.operations.matching import Matching
 from tests.integration.queue.harness import ENVIRONMENT, SESSION, WORKSPACE, Queue, Replica, worker_context
@@ -106,6 +107,32 @@ async def test_it_is_not_handed_out_before_somebody_says_that_its_session_goes_o
     await replica.accept("work_1", "w2")
     await replica.complete("work_1", "w2", result=7)
     assert (await running).result_json == b"7"
+
+
+async def test_one_that_can_not_be_stopped_is_not_handed_out_and_nobody_is_left_without_a_word(
+    ground: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = await ground.replica(work_lease_seconds=2.0)
+    claims = [await waiting(replica, f"w{number}") for number in (1, 2)]
+    ground.sessions.ended.add("sess_ended")
+
+    async def away(*_: Any) -> None:
+        raise Unavailable("The database is away.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Desk, "_write", away)
+        stopped = replica.run("work_1", session_id="sess_ended")
+        other = replica.run("work_2")
+        async with asyncio.timeout(10):
+            with pytest.raises(Unavailable):
+                await claims[0]
+            assert (await claims[1]).id == "work_2"
+    await replica.accept("work_2", "w2")
+    await replica.complete("work_2", "w2")
+    await other
+    assert await replica.claim("w3", wait_seconds=4) is None
+    with pytest.raises(Aborted):
+        await stopped
 
 
 async def held(ground: Queue, item_id: str) -> bool:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +46,25 @@ def test_code_is_given_back_while_threads_run_it() -> None:
     told = orjson.loads(ended.stdout)
     assert told["named"] > 10_000_000
     assert told["after"] < told["before"] * 0.9
+
+
+LOADS = """
+import _ctypes, shutil, sys, threading
+from pathlib import Path
+import orjson
+from kit.released import release_code
+
+libraries = [shutil.copy(orjson.orjson.__file__, Path(sys.argv[1]) / f"{number}.so") for number in range(200)]
+begun = threading.Event()
+thread = threading.Thread(target=lambda: [begun.wait(10), *(_ctypes.dlopen(library, 2) for library in libraries)])
+thread.start()
+while thread.is_alive():
+    assert release_code()
+    begun.set()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's call is Linux's")
+def test_code_is_given_back_while_another_thread_loads_some(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", LOADS, str(tmp_path)], capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 0, ended.stderr

@@ -12,7 +12,7 @@ from datetime import datetime
 import psycopg
 
 from kit import failpoints
-from kit.errors import DomainError, Unavailable
+from kit.errors import Unavailable
 from kit.postgres import Database
 from kit.telemetry import log
 from services.worker.queue.domain import item as rules
@@ -101,7 +101,7 @@ class Intake:
         claims = {new.id: claim for new in by_id.values() if (claim := self._matching.reserve(new)) is not None}
         items = [self._matching.as_claimed(new, claims[new.id]) if new.id in claims else new for new in by_id.values()]
         # Beside the write: nothing is handed out before it is answered.
-        asking = asyncio.ensure_future(self._ask_ended({new.session_id for new in items}))
+        asking = asyncio.ensure_future(self._ended({new.session_id for new in items}))
         try:
             async with self._database.platform_statements(within={new.workspace_id for new in items}) as tx:
                 inserted = {item.id: item for item in await WorkItemStore(tx).put_in(items)}
@@ -114,7 +114,7 @@ class Intake:
             self._clock.tell(next(reversed(inserted.values())).created_at)
         await failpoints.point("queue.put_in.after_commit")
         self._desk.told(Settled(item, item) for item in inserted.values())
-        await self._hand_over(by_id, inserted, claims, await _answered(asking))
+        await self._hand_over(by_id, inserted, claims, await asking)
         return inserted
 
     async def _hand_over(
@@ -123,27 +123,34 @@ class Intake:
         """Answers reserved claims, and stops what belongs to an ended session. `ended` is None where nobody can tell:
         then the items wait, and the next claim asks again."""
         over = [item for item in inserted.values() if ended and item.session_id in ended and not item.is_ended]
-        for item in over:
-            inserted[item.id] = (await self._desk.submit(Job(item.id, _stopped, guess=item))).item
+        stopping = {item.id: self._desk.hand_in(Job(item.id, _stopped, guess=item)) for item in over}
+        failed: dict[str, Exception] = {}
+        for item_id, done in stopping.items():
+            try:
+                inserted[item_id] = (await done).item
+            except Exception as error:
+                log.warning("work of an ended session could not be stopped", item_id=item_id, error=str(error))
+                failed[item_id] = error
         for item_id, claim in claims.items():
             item = inserted.get(item_id)
-            if item is not None and ended is None:
+            if item_id in failed:
+                self._matching.let_go(claim, failed[item_id])
+            elif item is not None and ended is None:
                 self._matching.take_back(claim, item)
             else:
                 self._matching.hand_over(claim, item, by_id[item_id].payload.decode())
+
+    async def _ended(self, session_ids: set[str]) -> set[str] | None:
+        try:
+            return await self._ask_ended(session_ids)
+        except Exception as error:
+            log.warning("nobody can tell which sessions have ended", error=str(error))
+            return None
 
     async def read(self, item_ids: Collection[str]) -> dict[str, tuple[Item, bytes | None]]:
         """Items as they are, with their results."""
         async with self._database.platform_read() as tx:
             return await WorkItemStore(tx).outcomes(item_ids)
-
-
-async def _answered(asking: asyncio.Future[set[str]]) -> set[str] | None:
-    try:
-        return await asking
-    except DomainError as error:
-        log.warning("nobody can tell which sessions have ended", error=str(error))
-        return None
 
 
 def _stopped(item: Item, now: datetime) -> Item:
