@@ -37,8 +37,10 @@ def give(wanted: dict[str, Any]) -> None:
         os.close(writes)
         writes = -1
         os.set_inheritable(reads, True)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            # None where it was closed when Python started.
+            if stream is not None:
+                stream.flush()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             os.execve(sys.executable, [sys.executable, *program], {**os.environ, _FD: str(reads)})

@@ -43,8 +43,9 @@ def register_secret(value: str | None) -> None:
         for form in (secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])
     }
     longest_first = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
-    # With the backslashes before it: one that is left alone would spoil the JSON of the line.
-    _pattern = re.compile(rf"\\*(?:{longest_first})")
+    # With the backslashes before it: one that is left alone would spoil the JSON of the line. No more than there must
+    # be, since a secret may begin with one: what is left would be another spelling of it, and would end too early.
+    _pattern = re.compile(rf"\\*?(?:{longest_first})")
 
 
 def mask_text(text: str) -> str:

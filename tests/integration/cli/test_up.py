@@ -3,6 +3,8 @@
 import json
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import psycopg
@@ -226,3 +228,15 @@ def test_an_unreachable_database_is_told(tmp_path: Path, services: Path) -> None
         assert platform.process.wait(30) == 1
         assert "The database can't be used" in platform.said() and "refused" in platform.said()
         assert platform.leftovers() == []
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&-", "<&-"])
+def test_without_standard_input_or_output_it_works_all_the_same(tmp_path: Path, closed: str) -> None:
+    (tmp_path / "file").touch()
+    program = f'exec "$0" -c "from cli.main import main; main()" up --data-dir "$1" --port {free_port()} {closed}'
+    ended = subprocess.run(
+        ["sh", "-c", program, sys.executable, str(tmp_path / "file")], stderr=subprocess.PIPE, text=True, timeout=60
+    )
+    assert ended.returncode == 1
+    assert "file" in ended.stderr and "Traceback" not in ended.stderr
+    assert (tmp_path / "file").read_bytes() == b""

@@ -58,6 +58,7 @@ def test_a_harmless_key_is_left(capsys, key):
 @given(st.text(alphabet=st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=6, max_size=40))
 @example("ends in a stroke é\\")
 @example('quotes "é"')
+@example("\\::::\\")
 def test_a_registered_secret_is_in_no_line(secret):
     redaction._secrets.clear()
     register_secret(secret)
