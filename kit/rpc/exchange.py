@@ -2,7 +2,7 @@
 
 A unary call of gRPC costs about 0.3 ms of CPU, most of it to begin and to end a call; a message on an open stream costs
 a fifth of that, and calls that come together share one. Where the service is on this machine, the stream is a line
-(`kit.rpc.line`), which costs half again. What callers see is the same: errors, deadlines, cancellation, context. A
+(`kit.rpc.line`), which costs half of that. What callers see is the same: errors, deadlines, cancellation, context. A
 stream that breaks fails the calls that it had not answered, and the next call opens another one.
 """
 

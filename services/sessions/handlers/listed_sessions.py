@@ -51,7 +51,7 @@ class ListedSessions:
             return await self._whole(tx, listing)
         sessions = Sessions(tx)
         versions, more = listing.cut(
-            await sessions.versions(listing.narrowed, None, ascending=listing.ascending, limit=listing.limit + 1)
+            await sessions.versions(listing.narrowed, ascending=listing.ascending, limit=listing.limit + 1)
         )
         known = self._recall(versions)
         missing = [version[0] for version in versions if version not in known]

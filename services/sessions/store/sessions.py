@@ -147,16 +147,14 @@ class Sessions:
         """One session with its agent."""
         return (await self.get_some([session_id])).get(session_id)
 
-    async def versions(
-        self, narrowed: SessionFilter, after: Position | None, *, ascending: bool, limit: int
-    ) -> list[Version]:
-        """Up to `limit` sessions in order of creation, from a position on, by no more than their rows' versions."""
-        return await self._page(_VERSION_COLUMNS, narrowed, after, ascending, limit)
+    async def versions(self, narrowed: SessionFilter, *, ascending: bool, limit: int) -> list[Version]:
+        """The first `limit` sessions in order of creation, by no more than their rows' versions."""
+        return await self._page(_VERSION_COLUMNS, narrowed, None, ascending, limit)
 
     async def page(
         self, narrowed: SessionFilter, after: Position | None, *, ascending: bool, limit: int
     ) -> list[tuple[Version, SessionRow]]:
-        """The same with their rows; see `saved_agents` for their agents."""
+        """Up to `limit` sessions from a position on, with their rows; see `saved_agents` for their agents."""
         return _versioned(await self._page(_VERSIONED_COLUMNS, narrowed, after, ascending, limit))
 
     async def with_versions(self, session_ids: list[str]) -> list[tuple[Version, SessionRow]]:

@@ -11,7 +11,6 @@ from datetime import datetime
 
 import psycopg
 
-from kit import failpoints
 from kit.errors import Unavailable
 from kit.postgres import Database
 from kit.telemetry import log
@@ -112,7 +111,6 @@ class Intake:
             raise
         if inserted:
             self._clock.tell(next(reversed(inserted.values())).created_at)
-        await failpoints.point("queue.put_in.after_commit")
         self._desk.told(Settled(item, item) for item in inserted.values())
         await self._hand_over(by_id, inserted, claims, await asking)
         return inserted
