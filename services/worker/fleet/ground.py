@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from services.worker.tools import VisibleRoot
 _PREFIX = "managed-agents-worker-"
 # A folder may be so new that its owner has not locked it yet.
 _LEFT_SECONDS = 60.0
+# To make a control group and to remove it costs more than to look whether nobody is left in it.
+_KEPT_GROUPS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Ground:
         temporary = self.private / "tmp"
         temporary.mkdir(mode=0o700)
         self.groups = ControlGroups()
+        self._ended_groups: deque[SessionGroup] = deque()
         self.limits = SandboxLimits()
         self.launcher = Launcher()
         self.policy = network_policy(allow_hosts)
@@ -79,7 +83,18 @@ class Ground:
 
     def new_group(self) -> SessionGroup | None:
         """The share of one command, where anything is limited at all."""
+        while self._ended_groups:
+            group = self._ended_groups.popleft()
+            if self.groups.is_empty(group):
+                return group
+            self.groups.remove(group)
         return self.groups.create(self.limits) if self.confined else None
+
+    def end_group(self, group: SessionGroup) -> None:
+        """The command is over, and everything that it started."""
+        self._ended_groups.append(group)
+        if len(self._ended_groups) > _KEPT_GROUPS:
+            self.groups.remove(self._ended_groups.popleft())
 
     def require_usable(self) -> None:
         """OptionUnusable where commands could not be run, or the asked network can't be given."""
@@ -88,6 +103,8 @@ class Ground:
     async def aclose(self) -> None:
         """End whatever runs, and leave nothing behind."""
         await self.launcher.aclose()
+        for group in self._ended_groups:
+            self.groups.remove(group)
         shutil.rmtree(self.private, ignore_errors=True)
         os.close(self._lock)
 

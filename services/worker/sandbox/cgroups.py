@@ -66,6 +66,13 @@ class ControlGroups:
                         (folder / file).write_text(str(value))
         return SessionGroup(tuple(folders))
 
+    def is_empty(self, group: SessionGroup) -> bool:
+        """Whether nobody is left in it, so that a sandbox with the same limits may have it next."""
+        try:
+            return not any(Path(path).read_bytes() for path in group.joins)
+        except OSError:
+            return False
+
     def remove(self, group: SessionGroup) -> None:
         """Remove the groups of a sandbox that has ended; what is busy is tried again later."""
         self._leftover += group.folders

@@ -108,6 +108,8 @@ class Isolation:
         variables = {
             "PATH": ":".join((*self.toolchains.search_path, *_SYSTEM_PATH)),
             "HOME": home,
+            # Else it would look up the user's first.
+            "SHELL": self.bash,
             "LANG": "C.UTF-8",
             "TERM": "dumb",
         }

@@ -9,10 +9,13 @@ kills them on request (so no recycled pid is ever hit), and when the runner goes
 by whatever means, it kills them all and ends.
 
 Protocol (SEQPACKET, JSON): `{"op": "spawn", "id", "argv", "env", "cwd",
-"cgroups", "network_port", "landlock", "tag", "process_limit"}` with the descriptors
+"cgroups", "network_port", "landlock", "tag"}` with the descriptors
 stdin, output, status, exit, reply; `{"op": "kill", "id"}`. The child answers
 `ready <pid>` (with the listening socket) on `reply`, or a text starting with
 `failed`; its exit code is written to `exit`.
+
+A sandbox that needs nothing of its child but to join its groups is started
+without forking this program, which costs more than all the rest of it.
 """
 
 import contextlib
@@ -20,7 +23,6 @@ import fcntl
 import gc
 import json
 import os
-import resource
 import select
 import selectors
 import signal
@@ -44,6 +46,9 @@ from confinement import (
 )
 
 STATUS_FD = 9
+# Of bubblewrap, while it starts.
+_OPTIONS_FD = 10
+_FILTER_FD = 11
 _MESSAGE_BYTES = 256 * 1024
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
@@ -52,6 +57,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP_RUNNING = 0x1 | 0x40
 _LISTEN_BACKLOG = 128
+# What this program treats in its own way, and no sandbox should.
+_DEFAULT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)
 _KILL_ROUNDS = 50
 _REMOVE_ROUNDS = 100
 _REMOVE_PAUSE_SECONDS = 0.01
@@ -68,6 +75,8 @@ def main() -> None:
     # Only the runner decides when to end; a Ctrl-C in its terminal is its business.
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
+    # The platform's own files are private; those of the agent have the modes that its programs expect.
+    os.umask(0o022)
     sandboxes = _Sandboxes()
     selector = selectors.DefaultSelector()
     selector.register(control, selectors.EVENT_READ)
@@ -115,19 +124,23 @@ class _Sandboxes:
         self._by_pid: dict[int, _Running] = {}
 
     def spawn(self, request: dict, fds: list[int]) -> None:
-        """Fork the child of one request."""
+        """Start the child of one request."""
         exit_fd, reply_fd = fds[3], fds[4]
+        # A child enters its network and lays down its rights itself; bubblewrap's own ways need neither.
+        forks = bool(request["tag"] or request["network_port"])
         try:
-            pid = os.fork()
-        except OSError as error:
+            pid, options_fd = (os.fork(), -1) if forks else _start_bubblewrap(request, fds)
+        except (OSError, ValueError) as error:
             with socket.socket(fileno=reply_fd) as reply:
-                reply.send(f"failed: no process can be started: {error.strerror}".encode())
+                reply.send(f"failed: no process can be started: {error}".encode()[:4000])
             for fd in fds[:4]:
                 os.close(fd)
             return
         if pid == 0:
             _become(request, fds)
         self._by_pid[pid] = _Running(request["id"], exit_fd, request["tag"], request["cgroups"])
+        if not forks:
+            _admit(pid, request, options_fd, reply_fd)
         for fd in (*fds[:3], reply_fd):
             os.close(fd)
 
@@ -248,6 +261,51 @@ def _find_tagged(needle: bytes, me: int) -> set[int]:
     return doomed
 
 
+def _start_bubblewrap(request: dict, fds: list[int]) -> tuple[int, int]:
+    """Start bubblewrap, which waits for its options; its pid, and the descriptor that takes them."""
+    binary, _, program = _parts(request["argv"])
+    options_read, options_write = os.pipe2(os.O_CLOEXEC)
+    opened = [options_read]
+    try:
+        line = ["bwrap"]
+        given = [(0, fds[0]), (1, fds[1]), (2, fds[1]), (STATUS_FD, fds[2]), (_OPTIONS_FD, options_read)]
+        if os.uname().machine in SECCOMP_BY_MACHINE:
+            opened.append(_memory_file("filter", filter_program(sockets=True), os.MFD_CLOEXEC))
+            given.append((_FILTER_FD, opened[-1]))
+            line += ["--seccomp", str(_FILTER_FD)]
+        # Descriptors arrive with any number; keep clear of those that are assigned.
+        actions = []
+        for target, fd in given:
+            opened.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 32))
+            actions.append((os.POSIX_SPAWN_DUP2, opened[-1], target))
+        line += ["--args", str(_OPTIONS_FD), *program]
+        pid = os.posix_spawn(binary, line, request["env"], file_actions=actions, setsigdef=_DEFAULT_SIGNALS)
+    except BaseException:
+        os.close(options_write)
+        raise
+    finally:
+        for fd in opened:
+            os.close(fd)
+    return pid, options_write
+
+
+def _admit(pid: int, request: dict, options_fd: int, reply_fd: int) -> None:
+    """Let a bubblewrap go on, as a member of its groups: before it has its options it starts nothing."""
+    try:
+        for path in request["cgroups"]:
+            with open(path, "w") as stream:
+                stream.write(str(pid))
+        answer = f"ready {pid}"
+    except OSError as error:
+        os.kill(pid, signal.SIGKILL)
+        answer = f"failed: {type(error).__name__}: {error}"
+    # One that has ended meanwhile is told as such by its exit.
+    with contextlib.suppress(BrokenPipeError), open(options_fd, "wb") as stream:
+        stream.write(_options(_parts(request["argv"])[1]))
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(reply_fd)) as reply:
+        reply.send(answer.encode()[:4000])
+
+
 def _become(request: dict, fds: list[int]) -> None:
     """Turn this forked child into the sandbox; never returns."""
     # Descriptors arrive with any number; keep clear of those that are assigned below.
@@ -262,16 +320,12 @@ def _become(request: dict, fds: list[int]) -> None:
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.dup2(status, STATUS_FD)
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE):
+        for each in _DEFAULT_SIGNALS:
             signal.signal(each, signal.SIG_DFL)
         os.chdir(request["cwd"])
-        # The platform's own files are private; those of the agent have the modes that its programs expect.
-        os.umask(0o022)
         if request["tag"]:
             os.setsid()
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if request["process_limit"]:
-            resource.setrlimit(resource.RLIMIT_NPROC, (request["process_limit"],) * 2)
         if request["landlock"]:
             drop_capabilities()
             restrict_files(request["landlock"])
@@ -311,17 +365,26 @@ def _bubblewrap_line(argv: list) -> list:
 
     Adds a filter that bubblewrap loads just before the shell.
     """
-    end = argv.index("--") if "--" in argv else len(argv)
-    options = argv[1:end]
+    _, options, program = _parts(argv)
     if os.uname().machine in SECCOMP_BY_MACHINE:
-        options += ["--seccomp", str(_memory_file("filter", filter_program(sockets=True)))]
-    data = b"".join(os.fsencode(option) + b"\0" for option in options)
-    return ["bwrap", "--args", str(_memory_file("options", data)), *argv[end:]]
+        options += ["--seccomp", str(_memory_file("filter", filter_program(sockets=True), 0))]
+    return ["bwrap", "--args", str(_memory_file("options", _options(options), 0)), *program]
 
 
-def _memory_file(name: str, data: bytes) -> int:
+def _parts(argv: list) -> tuple[str, list, list]:
+    """The binary, its options, and from `--` on the program that is run inside."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    return argv[0], argv[1:end], argv[end:]
+
+
+def _options(options: list) -> bytes:
+    """As `--args` reads them."""
+    return b"".join(os.fsencode(option) + b"\0" for option in options)
+
+
+def _memory_file(name: str, data: bytes, flags: int) -> int:
     """A descriptor from which the next program reads `data`."""
-    fd = os.memfd_create(name, 0)
+    fd = os.memfd_create(name, flags)
     os.write(fd, data)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd

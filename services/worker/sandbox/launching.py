@@ -39,7 +39,6 @@ class LaunchRequest:
     landlock: dict[str, list[str]] | None = None
     # A random word in the environment by which strays are found; empty with a process namespace.
     tag: str = ""
-    process_limit: int = 0
 
 
 class LaunchedShell:

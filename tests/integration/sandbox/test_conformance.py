@@ -186,7 +186,7 @@ async def test_the_environment_is_clean(session, monkeypatch):
     text = await session.text("env; cat /proc/self/environ | tr '\\0' '\\n'; set")
     assert "canary" not in text
     names = {line.partition("=")[0] for line in (await session.text("env")).split("\n")}
-    allowed = {"PATH", "HOME", "LANG", "TERM", "PWD", "OLDPWD", "SHLVL", "_"}
+    allowed = {"PATH", "HOME", "LANG", "TERM", "PWD", "OLDPWD", "SHELL", "SHLVL", "_"}
     if "SANDBOX_ID" in names:
         allowed |= {"SANDBOX_ID", "TMPDIR", "SESSION_OUTPUTS", "SESSION_UPLOADS", "GIT_CONFIG_NOSYSTEM"}
     assert names <= allowed

@@ -28,9 +28,7 @@ class Recorded(Commands):
 async def test_a_shell_that_comes_up_as_its_command_is_given_up_is_ended() -> None:
     commands = Recorded()
     commands.prepare()
-    spare = commands._spare
-    assert spare is not None
-    spare.add_done_callback(lambda _: running.cancel())
+    commands._spares[0].add_done_callback(lambda _: running.cancel())
     running = asyncio.create_task(commands.run(Command("true", "", {}, 1.0, "work_1")))
     # It waits for the shell before that is there.
     await asyncio.sleep(0)
@@ -38,3 +36,18 @@ async def test_a_shell_that_comes_up_as_its_command_is_given_up_is_ended() -> No
     with pytest.raises(asyncio.CancelledError):
         await running
     assert commands.released == ["shell"]
+    await commands.aclose()
+
+
+async def test_each_command_finds_a_shell_that_was_started_before_it_and_all_are_ended() -> None:
+    commands = Recorded()
+    commands.prepare()
+    started = [*commands._spares]
+    assert len(started) == 2
+    commands.may_start.set()
+    await asyncio.gather(*started)
+    commands.prepare()
+    assert [*commands._spares] == started
+    await commands.aclose()
+    commands.prepare()
+    assert commands.released == ["shell", "shell"]

@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import signal
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -33,6 +34,11 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PAUSE_SECONDS = 0.002
 # A result is told before anything is tidied up, since somebody waits for it; but its telling may take long.
 _LATEST_TIDY_SECONDS = 0.03
+# And who has heard it goes on first: what comes up and what is taken down would be in its way.
+_GO_ON_SECONDS = 0.02
+# The kernel has a new sandbox wait for housekeeping of its own, together about as long as a turn takes whose model is
+# quick: only one in advance would come too late.
+_SPARES = 2
 # A command that is ended may tidy up for so long.
 _TERM_SECONDS = 2.0
 _DRAIN_SECONDS = 2.0
@@ -60,13 +66,13 @@ class _Prepared:
 
 
 class Commands:
-    """Runs commands on a ground. A shell is started in advance, so that a command need not wait for it."""
+    """Runs commands on a ground. Shells are started in advance, so that a command need not wait for one."""
 
     def __init__(self, ground: Ground, files: Confined, passed: Mapping[str, str]) -> None:
         self._ground = ground
         self._files = files
         self._passed = dict(passed)
-        self._spare: asyncio.Task[_Prepared] | None = None
+        self._spares: deque[asyncio.Task[_Prepared]] = deque()
         self._ending: set[asyncio.Task[None]] = set()
         # Set for commands whose result somebody has heard, by the commands' names.
         self._told: dict[str, asyncio.Event] = {}
@@ -89,17 +95,16 @@ class Commands:
             event.set()
 
     def prepare(self) -> None:
-        """Start the next shell, unless there is one."""
-        if self._spare is None and not self._closed:
-            self._spare = asyncio.create_task(self._start(), name="next shell")
+        """Start the next shells, unless they are there."""
+        while len(self._spares) < _SPARES and not self._closed:
+            self._spares.append(asyncio.create_task(self._start(), name="next shell"))
 
     async def aclose(self) -> None:
         """End what is left."""
         self._closed = True
-        if self._spare is not None:
-            spare, self._spare = self._spare, None
+        while self._spares:
             with contextlib.suppress(ShellUnavailable, OSError):
-                await self._release(await spare)
+                await self._release(await self._spares.popleft())
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     async def _tidy(self, name: str, prepared: _Prepared) -> None:
@@ -108,12 +113,13 @@ class Commands:
             async with asyncio.timeout(_LATEST_TIDY_SECONDS):
                 await told.wait()
         del self._told[name]
+        await asyncio.sleep(_GO_ON_SECONDS)
         self.prepare()
         await self._release(prepared)
 
     async def _take(self) -> _Prepared:
-        spare, self._spare = self._spare, None
-        if spare is not None:
+        if self._spares:
+            spare = self._spares.popleft()
             try:
                 prepared = await spare
             except (ShellUnavailable, OSError):
@@ -144,7 +150,7 @@ class Commands:
             if shell is not None:
                 await _end(shell)
             if group is not None:
-                ground.groups.remove(group)
+                ground.end_group(group)
             raise
 
     async def _release(self, prepared: _Prepared) -> None:
@@ -152,7 +158,7 @@ class Commands:
         if prepared.proxy is not None:
             await prepared.proxy.close()
         if prepared.group is not None:
-            self._ground.groups.remove(prepared.group)
+            self._ground.end_group(prepared.group)
 
     async def _spawn(self, joins: list[str]) -> LaunchedShell:
         ground = self._ground
