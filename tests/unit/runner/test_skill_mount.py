@@ -6,12 +6,14 @@ import asyncio
 import hashlib
 import io
 import os
+import shutil
 import stat
 import tempfile
 import time
 import warnings
 import zipfile
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +161,23 @@ async def test_two_runners_on_one_folder_agree(tmp_path: Path) -> None:
     told: list[Any] = []
     await asyncio.gather(*(mount.prepare(ground_of(tmp_path, skill(), told=told)) for mount in mounts))
     assert os.listdir(f"{tmp_path}{SKILLS}") == ["greeter"] and not told
+
+
+async def test_what_another_runner_moves_away_while_it_is_looked_at_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, listed = Path(f"{tmp_path}{SKILLS}"), os.scandir
+    (root / ".incoming-other").mkdir(parents=True)
+
+    def listed_too_early(folder: Any) -> Any:
+        entries = [*listed(folder)]
+        shutil.rmtree(root / ".incoming-other", ignore_errors=True)
+        return nullcontext(entries)
+
+    monkeypatch.setattr("os.scandir", listed_too_early)
+    told: list[Any] = []
+    await SkillMount(Served(zipped(package()))).prepare(ground_of(tmp_path, skill(), told=told))
+    assert os.listdir(root) == ["greeter"] and not told
 
 
 def test_nothing_is_asked_of_an_agent_without_skills(tmp_path: Path) -> None:

@@ -145,8 +145,13 @@ def _missing(folder: Path, wanted: Sequence[Skill]) -> list[Skill]:
     """The skills whose folder is not there. Leftovers of a pass that was cut short are removed."""
     root = _open_root(folder)
     try:
+        there: dict[str, os.stat_result] = {}
         with os.scandir(root) as entries:
-            there = {entry.name: entry.stat(follow_symlinks=False) for entry in entries if entry.is_dir()}
+            for entry in entries:
+                # Another runner of this session may have moved it to its place meanwhile.
+                with suppress(FileNotFoundError):
+                    if entry.is_dir():
+                        there[entry.name] = entry.stat(follow_symlinks=False)
         for name, status in there.items():
             if name.startswith(_INCOMING) and status.st_mtime < time.time() - _ABANDONED_SECONDS:
                 shutil.rmtree(name, dir_fd=root, ignore_errors=True)
