@@ -401,3 +401,29 @@ async def test_whatever_happens_to_workers_and_queue(tmp_path: Path, items: int,
         assert len(ledger.ends) == 6 + items // 6 * 6 + len(talking) * (20 if long else 2)
         # Most of it simply works.
         assert told["ends"]["completed"] > 0.6 * len(ledger.ends), told
+
+
+@pytest.mark.parametrize("end", ["a runner is killed", "a runner stops", "all stops"])
+async def test_a_command_outlives_who_waits_for_it(tmp_path: Path, end: str) -> None:
+    patience = {"MANAGED_AGENTS_WORK_SILENCE_SECONDS": "60", "MANAGED_AGENTS_RUNNER_DRAIN_SECONDS": "0.5"}
+    effects, gate = tmp_path / "effects", tmp_path / "gate"
+    async with field_of(tmp_path, LONG_WAITS, **patience) as ground, workers_of(ground, "near-1"):
+        client, platform = ground.client, ground.ground
+        body = {"agent": await client.agent(), "environment_id": ground.environment_id}
+        session_id = (await client.call("POST", "/v1/sessions", body))["id"]
+        command = f"echo x >> {effects}; until [ -e {gate} ]; do sleep 0.05; done; echo {DONE}it"
+        await client.send(session_id, message(tool("bash", command=command)))
+        await seen(effects.exists, 30, "the command runs")
+        if end == "all stops":
+            platform.platform.process.send_signal(signal.SIGTERM)
+            await asyncio.to_thread(platform.start_again)
+        else:
+            (holder,) = await seen(lambda: platform.holders("mid tool"), 10, "a runner waits for it")
+            gone = platform.signal(holder, signal.SIGKILL if end == "a runner is killed" else signal.SIGTERM)
+            await platform.until_back(holder, gone)
+        gate.touch()
+        await await_until(partial(_is_idle, client, session_id), timeout=60)
+        log = await patiently(lambda: client.log(session_id))
+    (result,) = [event for event in log if event["type"] == "agent.tool_result"]
+    assert (result["content"][0]["text"], result["is_error"]) == (f"{DONE}it", False)
+    assert effects.read_text() == "x\n"

@@ -245,14 +245,18 @@ def expire(state: SessionState, now: datetime, new_id: NewId, tail: Sequence[Log
     return move.finish()
 
 
-def release(state: SessionState, epoch: int, now: datetime, new_id: NewId) -> Moved:
-    """Takes a turn back from a holder that gives it up; the session goes on running."""
+def release(state: SessionState, epoch: int, now: datetime, new_id: NewId, *, leaves_calls: bool = False) -> Moved:
+    """Takes a turn back from a holder that gives it up; the session goes on running.
+
+    As if it had never been granted, unless calls are left open: then the next holder is told that there was one before,
+    and whoever ends the turn closes them.
+    """
     if epoch != state.turn_epoch or state.turn_state is not TurnState.LEASED:
         raise TurnLeaseLost(state.id, epoch)
     move = Move(state, now, new_id)
     move.state.turn_state = TurnState.READY
     move.state.turn_epoch += 1
-    move.state.turn_attempt -= 1
+    move.state.turn_attempt = max(state.turn_attempt - 1, 1 if leaves_calls else 0)
     return move.finish()
 
 

@@ -148,7 +148,7 @@ class TurnsHandlers(turns_pb2_grpc.TurnsServiceServicer):
         """Takes a turn back; any runner may have it at once."""
 
         def decide(state: Any, now: Any, _stored: frozenset[str] | None) -> Moved:
-            return turn.release(state, request.epoch, now, new_event_id)
+            return turn.release(state, request.epoch, now, new_event_id, leaves_calls=request.leaves_calls)
 
         await self._operations.move(current_context().workspace_id, request.session_id, decide)
         return turns_pb2.ReleaseTurnResponse()

@@ -195,6 +195,16 @@ async def test_a_failure_of_our_own_ends_the_turn_with_an_error(platform: World)
     assert len(ends) == len(set(ends)) and set(ends) == starts
 
 
+async def test_a_turn_that_no_runner_can_end_is_ended_by_the_service(platform: World) -> None:
+    session = await platform.session()
+    async with platform.runner(ScriptedModel([say("never said")] * 20)):
+        failpoints.arm("runner.before_append=raise")
+        await platform.say(session, "go")
+        log = await platform.until(session)
+    assert log[-1]["stop_reason"]["type"] == "retries_exhausted"
+    assert not of(log, "agent.message")
+
+
 @pytest.mark.parametrize("point", ["runner.model.mid_request", "runner.before_append", "runner.tool.running"])
 async def test_a_killed_runner_leaves_its_turn_to_the_next(platform: World, point: str) -> None:
     session = await platform.session(TOOLSET)

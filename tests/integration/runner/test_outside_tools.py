@@ -9,7 +9,7 @@ import pytest
 
 from kit.ids import is_id
 from kit.testing import await_until
-from managed_agents.sessions.v1.sessions_pb2 import GetSessionRequest
+from managed_agents.sessions.v1.sessions_pb2 import GetSessionRequest, StopSessionRequest
 from managed_agents.worker.v1.queue_pb2 import RunWorkItemResponse
 from services.worker.sandbox import SandboxManager
 from tests.integration.runner.harness import World, of, text_of, types
@@ -213,13 +213,36 @@ async def test_a_queue_that_comes_back_is_asked_for_the_same_item(platform: Worl
     assert not result["is_error"] and not of(log, "session.error")
 
 
-async def test_a_runner_that_dies_leaves_an_unknown_outcome_and_nothing_that_begins_later(
+EDIT = 'TOOL:edit:{"file_path": "a", "old_string": "a", "new_string": "b"}'
+
+
+async def test_what_a_worker_does_for_a_runner_that_dies_is_waited_for_by_the_next(
     platform: World, queue: PlayedQueue
 ) -> None:
     queue.play = never
     session = await hosted_session(platform)
     async with platform.runner_process(QUEUE_ADDRESS=address(platform)) as process:
-        await platform.say(session, 'TOOL:bash:{"command": "echo x >> effects"}')
+        await platform.say(session, 'TOOL:bash:{"command": "echo x >> effects; echo done"}')
+        await await_until(lambda: bool(queue.asked), message="the item is asked for")
+        process.kill()
+        await process.wait()
+        queue.play = None
+        async with platform.runner(ScriptedModel([say("I see")]), queue_address=address(platform)):
+            log = await platform.until(session)
+    (result,) = of(log, "agent.tool_result")
+    assert (text_of(result), result["is_error"]) == ("done", False)
+    assert len({each.item_id for each in queue.asked}) == 1 < len(queue.asked)
+    assert (queue.folder / "effects").read_text() == "x\n" and not queue.stopped
+    assert types(log).count("session.status_idle") == 1
+
+
+async def test_an_edit_of_a_runner_that_dies_is_not_written_long_after_it_was_read(
+    platform: World, queue: PlayedQueue
+) -> None:
+    queue.play = never
+    session = await hosted_session(platform)
+    async with platform.runner_process(QUEUE_ADDRESS=address(platform)) as process:
+        await platform.say(session, EDIT)
         await await_until(lambda: bool(queue.asked), message="the item is asked for")
         process.kill()
         await process.wait()
@@ -228,9 +251,53 @@ async def test_a_runner_that_dies_leaves_an_unknown_outcome_and_nothing_that_beg
             await await_until(lambda: bool(queue.stopped), message="the item is stopped")
     (result,) = of(log, "agent.tool_result")
     assert text_of(result).startswith("work_outcome_unknown")
-    assert len({each.item_id for each in queue.asked}) == 1
-    assert queue.asked[0].item_id in queue.stopped[0].item_ids
-    assert types(log).count("session.status_idle") == 1
+    assert queue.kinds == ["read"] and queue.asked[0].item_id in queue.stopped[0].item_ids
+
+
+async def _left_open(platform: World, queue: PlayedQueue) -> str:
+    """A session whose runner stopped in order, again and again, while a worker did the first of its two calls."""
+    queue.play = never
+    session = await hosted_session(platform)
+    bash = ("bash", {"command": "echo x >> effects; echo done"})
+    models = [ScriptedModel([call(bash, ("read", {"file_path": "effects"}))]), *(ScriptedModel([]) for _ in range(4))]
+    for number, model in enumerate(models, 1):
+        async with platform.runner(model, queue_address=address(platform), runner_drain_seconds=0.1):
+            if number == 1:
+                await platform.say(session, "go")
+            await await_until(lambda number=number: len(queue.asked) >= number, message="the item is asked for")
+    assert await platform.clients.status(session) == "running"
+    return session
+
+
+async def test_a_runner_that_stops_in_order_leaves_calls_to_the_next(platform: World, queue: PlayedQueue) -> None:
+    session = await _left_open(platform, queue)
+    assert not of(await platform.clients.log(session), "agent.tool_result")
+    queue.play = None
+    async with platform.runner(ScriptedModel([say("I see")]), queue_address=address(platform)):
+        log = await platform.until(session)
+    assert [text_of(each) for each in of(log, "agent.tool_result")] == ["done", "x\n"]
+    assert queue.kinds == ["exec"] * 6 + ["read"] and len({each.item_id for each in queue.asked}) == 2
+    assert (queue.folder / "effects").read_text() == "x\n" and not queue.stopped
+    assert not of(log, "session.status_rescheduled") and not of(log, "session.error")
+
+
+async def test_calls_that_were_left_are_ended_by_an_interrupt(platform: World, queue: PlayedQueue) -> None:
+    session = await _left_open(platform, queue)
+    await platform.clients.send(session, INTERRUPT)
+    async with platform.runner(ScriptedModel([]), queue_address=address(platform)):
+        log = await platform.until(session)
+        await await_until(lambda: bool(queue.stopped), message="the items are stopped")
+    results = of(log, "agent.tool_result")
+    assert len(results) == 2 and all(text_of(each).startswith("Interrupted") for each in results)
+    assert queue.asked[0].item_id in {item_id for each in queue.stopped for item_id in each.item_ids}
+    assert queue.kinds == ["exec"] * 5
+
+
+async def test_calls_that_were_left_go_with_their_session(platform: World, queue: PlayedQueue) -> None:
+    session = await _left_open(platform, queue)
+    await platform.clients.sessions.StopSession(StopSessionRequest(session_id=session))
+    results = of(await platform.clients.log(session), "agent.tool_result")
+    assert len(results) == 2 and all(each["is_error"] for each in results)
 
 
 async def test_a_runner_tells_that_it_serves_workers(platform: World, queue: PlayedQueue) -> None:

@@ -33,8 +33,10 @@ def decide(event_id: str, result: str, **fields: Any) -> tuple[str, str, dict[st
 START = ("s1", "span.model_request_start", {})
 
 
-def plan(*events: tuple[str, str, dict[str, Any]], attempt: int = 1, resumed: bool = False) -> recovery.Plan:
-    return recovery.plan(conversation(START, *events), attempt=attempt, resumed=resumed)
+def plan(
+    *events: tuple[str, str, dict[str, Any]], attempt: int = 1, resumed: bool = False, joins: Any = None
+) -> recovery.Plan:
+    return recovery.plan(conversation(START, *events), attempt=attempt, resumed=resumed, joins=joins)
 
 
 def test_a_request_without_an_end_gets_one() -> None:
@@ -58,6 +60,21 @@ def test_an_approved_call_runs_once_in_the_turn_that_the_approval_started() -> N
         found = plan(use("a", "ask"), decide("a", "allow"), attempt=attempt, resumed=resumed)
         assert not found.run
         assert "work_outcome_unknown" in found.events[-1][1]["content"][0]["text"]
+
+
+def test_a_call_that_can_be_joined_is_asked_for_again_and_no_other() -> None:
+    events = (use("a"), use("b"), use("c", "ask"), decide("c", "allow"), use("d", "ask"), decide("d", "deny"))
+    found = plan(*events, attempt=2, resumed=True, joins=lambda call: call.event_id != "b")
+    assert [call.event_id for call in found.run] == ["a", "c"]
+    assert [fields["tool_use_id"] for kind, fields in found.events if kind == "agent.tool_result"] == ["b", "d"]
+
+
+def test_what_an_ended_turn_left_is_joined_by_none() -> None:
+    # Only this turn's own former attempts have begun what it waits for.
+    for resumed in (False, True):
+        assert not plan(use("a"), resumed=resumed, joins=lambda _call: True).run
+    # An approval belongs to the turn that it began.
+    assert not plan(use("a", "ask"), decide("a", "allow"), attempt=2, joins=lambda _call: True).run
 
 
 def test_a_denied_call_gets_the_denial() -> None:

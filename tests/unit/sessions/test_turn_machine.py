@@ -263,12 +263,17 @@ class Histories(History):
         assert self.state.status is (Status.IDLE if given_up else Status.RESCHEDULING)
 
     @precondition(lambda self: self.state.turn_state is TurnState.LEASED)
-    @rule()
-    def release(self) -> None:
+    @rule(leaves_calls=strategies.booleans())
+    def release(self, leaves_calls: bool) -> None:
         with pytest.raises(TurnLeaseLost):
             turn.release(self.state, self.state.turn_epoch - 1, self.now(), self.new_id)
-        moved = self.keep(turn.release(self.state, self.state.turn_epoch, self.now(), self.new_id))
+        attempt = self.state.turn_attempt
+        moved = self.keep(
+            turn.release(self.state, self.state.turn_epoch, self.now(), self.new_id, leaves_calls=leaves_calls)
+        )
         assert not moved.events
+        # However often it is given back, that never uses its attempts up.
+        assert self.state.turn_attempt == (max(attempt - 1, 1) if leaves_calls else attempt - 1)
 
     @rule(
         how=strategies.sampled_from(["stop", "archive", "delete", "delete published"]), sure=strategies.integers(0, 9)

@@ -596,19 +596,26 @@ class ReleaseTurnRequest(_message.Message):
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    LEAVES_CALLS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
     epoch: _builtins.int
     """The epoch of the grant."""
+    leaves_calls: _builtins.bool
+    """Whether calls in the log that have begun, or may begin, have no result: whoever gets
+    the turn asks for the same ones again. The next grant's `attempt` says that there was
+    one before.
+    """
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
         epoch: _builtins.int = ...,
+        leaves_calls: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "leaves_calls", b"leaves_calls", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

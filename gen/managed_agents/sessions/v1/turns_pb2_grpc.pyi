@@ -52,7 +52,9 @@ class TurnsServiceStub:
     are lost and which were interrupted.
     """
     ReleaseTurn: _grpc.UnaryUnaryMultiCallable[_turns_pb2.ReleaseTurnRequest, _turns_pb2.ReleaseTurnResponse]
-    """ReleaseTurn gives a turn back at once, for a graceful stop."""
+    """ReleaseTurn gives a turn back at once, for a graceful stop. It counts as no attempt
+    unless it leaves calls open.
+    """
     ReadTurnContext: _grpc.UnaryStreamMultiCallable[_turns_pb2.ReadTurnContextRequest, _turns_pb2.ReadTurnContextResponse]
     """ReadTurnContext streams the events of a session that shape the model's context,
     after a seq.
@@ -82,7 +84,9 @@ class TurnsServiceAsyncStub(TurnsServiceStub):
     are lost and which were interrupted.
     """
     ReleaseTurn: _aio.UnaryUnaryMultiCallable[_turns_pb2.ReleaseTurnRequest, _turns_pb2.ReleaseTurnResponse]  # type: ignore[assignment]
-    """ReleaseTurn gives a turn back at once, for a graceful stop."""
+    """ReleaseTurn gives a turn back at once, for a graceful stop. It counts as no attempt
+    unless it leaves calls open.
+    """
     ReadTurnContext: _aio.UnaryStreamMultiCallable[_turns_pb2.ReadTurnContextRequest, _turns_pb2.ReadTurnContextResponse]  # type: ignore[assignment]
     """ReadTurnContext streams the events of a session that shape the model's context,
     after a seq.
@@ -133,7 +137,9 @@ class TurnsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _turns_pb2.ReleaseTurnRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_turns_pb2.ReleaseTurnResponse, _abc.Awaitable[_turns_pb2.ReleaseTurnResponse]]:
-        """ReleaseTurn gives a turn back at once, for a graceful stop."""
+        """ReleaseTurn gives a turn back at once, for a graceful stop. It counts as no attempt
+        unless it leaves calls open.
+        """
 
     @_abc_1.abstractmethod
     def ReadTurnContext(

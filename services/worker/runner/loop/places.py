@@ -13,7 +13,7 @@ from services.worker.runner.loop.tools import Place, Sandbox
 from services.worker.runner.mcp.turn import TurnServers
 from services.worker.runner.models.base import ToolDefinition
 from services.worker.runner.outside import OutsideSandbox, is_self_hosted, sessions
-from services.worker.runner.outside.sandbox import NOTE, described
+from services.worker.runner.outside.sandbox import NOTE, can_be_joined, described
 from services.worker.tools import VisibleRoot
 
 
@@ -78,6 +78,10 @@ class Places:
         if self._outside is not None:
             self._outside.begin(call.event_id)
         return sandbox
+
+    def joins(self, call: Call) -> bool:
+        """Whether a call that is made again only asks for what was begun, or was not."""
+        return self._outside is not None and not call.server_name and not call.custom and can_be_joined(call.name)
 
     def give_up(self, calls: Iterable[Call]) -> None:
         """An attempt before this one left these calls open: what waits for a worker still is not to begin any more."""

@@ -5,6 +5,7 @@ may find more. The rules:
 
 - A model request without an end gets one with `is_error`, and is asked again.
 - A built-in call that may have begun is never run again: its result says `work_outcome_unknown`, and the model decides.
+  But one that was handed to a worker of the environment is asked for again, which joins what was begun.
 - A call that a thread or a worker answers is waited for: nothing that happens to a runner concerns those.
 - A call that a client approved runs, if nothing can have begun it: this is the first attempt, and the session went
   from waiting for that approval straight into this turn.
@@ -13,6 +14,7 @@ may find more. The rules:
   given up with the turn that made it, and gets a result that says so.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,8 +39,11 @@ class Plan:
     park: list[Call] = field(default_factory=list)
 
 
-def plan(conversation: Conversation, *, attempt: int, resumed: bool) -> Plan:
-    """Look at what is open in the log. `resumed` says that the session's last idle waited for answers."""
+def plan(
+    conversation: Conversation, *, attempt: int, resumed: bool, joins: Callable[[Call], bool] | None = None
+) -> Plan:
+    """Look at what is open in the log. `resumed` says that the session's last idle waited for answers, and `joins`
+    tells calls that may be made again, since that begins nothing twice."""
     result = Plan()
     if conversation.open_request:
         result.events.append(request_end(conversation.open_request))
@@ -52,11 +57,19 @@ def plan(conversation: Conversation, *, attempt: int, resumed: bool) -> Plan:
                 result.events.append(tool_result(call, NEVER_ANSWERED))
         elif call.decision == "deny":
             result.events.append(tool_result(call, denial(call)))
-        elif call.decision == "allow" and attempt == 1 and resumed and not call.by_worker:
+        elif _may_run(call, attempt=attempt, resumed=resumed, joins=joins):
             result.run.append(call)
         else:
             result.events.append(tool_result(call, OUTCOME_UNKNOWN))
     return result
+
+
+def _may_run(call: Call, *, attempt: int, resumed: bool, joins: Callable[[Call], bool] | None) -> bool:
+    # An approval belongs to the turn that it began.
+    approved = call.decision == "allow" and resumed
+    if attempt > 1:
+        return joins is not None and joins(call) and (approved or call.permission == "allow")
+    return approved and not call.by_worker
 
 
 def denial(call: Call) -> str:

@@ -26,7 +26,8 @@ class TurnServices:
     """What the turns of a runner share."""
 
     append: Callable[[Lease, AppendTurnEventsRequest], Awaitable[AppendTurnEventsResponse]]
-    release: Callable[[Lease], Awaitable[object]]
+    # Gives a turn back, with calls left open where the last argument is true.
+    release: Callable[[Lease, bool], Awaitable[object]]
     # The conversation of a session up to now; from the log alone where the last argument is true.
     load: Callable[[TurnGrant, Lease, bool], Awaitable[Conversation]]
     # The context events of a session from its beginning, whatever was compacted.

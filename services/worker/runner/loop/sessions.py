@@ -35,9 +35,9 @@ class TurnSessions:
         seconds = max(_LEAST_CALL_SECONDS, lease.remaining_seconds())
         return await self._turns.AppendTurnEvents(request, timeout_seconds=seconds)
 
-    async def release(self, lease: Lease) -> None:
-        """Give a turn back; where that fails, the end of its lease does it."""
-        request = ReleaseTurnRequest(session_id=lease.session_id, epoch=lease.epoch)
+    async def release(self, lease: Lease, leaves_calls: bool) -> None:
+        """Give a turn back, perhaps with calls left open; where that fails, the end of its lease does it."""
+        request = ReleaseTurnRequest(session_id=lease.session_id, epoch=lease.epoch, leaves_calls=leaves_calls)
         try:
             await self._turns.ReleaseTurn(request, timeout_seconds=_RELEASE_SECONDS, retry=True)
         except (Unavailable, DeadlineExceeded, FailedPrecondition, NotFound) as failed:

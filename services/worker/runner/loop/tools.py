@@ -126,15 +126,21 @@ class Watcher(Protocol):
         ...
 
 
-async def run_call(call: Call, place: Place, journal: Journal, stop: StopSignal, watcher: Watcher) -> None:
-    """Run one call and write its result. Stopped leaves it without one; whatever else goes wrong becomes the result."""
+async def run_call(
+    call: Call, place: Place, journal: Journal, stop: StopSignal, watcher: Watcher, *, joins: bool = False
+) -> None:
+    """Run one call and write its result. Stopped leaves it without one; whatever else goes wrong becomes the result.
+
+    `joins` says that whoever goes on with the turn asks for it again: then only a user has it ended.
+    """
     watcher.begin_tool(call)
     try:
         with stop.scope(), tracer().start_as_current_span("tool.run"):
             await failpoints.point("runner.tool.running")
             outcome = await place.run_tool(call.name, dict(call.input))
-    except (Stopped, asyncio.CancelledError):
-        place.interrupt()
+    except (Stopped, asyncio.CancelledError) as cut:
+        if not joins or (isinstance(cut, Stopped) and cut.by_user):
+            place.interrupt()
         raise
     except failpoints.FailpointHit:
         raise

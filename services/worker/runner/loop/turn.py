@@ -147,9 +147,10 @@ class Turn:
         await self._load(from_log=False)
         stop_reason = orjson.loads(self.grant.session.stop_reason_json or b"{}")
         resumed = stop_reason.get("type") == "requires_action"
-        self._places.give_up(self._loaded.open_calls())
-        plan = recovery.plan(self._loaded, attempt=self.grant.attempt, resumed=resumed)
+        joins = self._places.joins
+        plan = recovery.plan(self._loaded, attempt=self.grant.attempt, resumed=resumed, joins=joins)
         self._run, self._park = plan.run, plan.park
+        self._places.give_up(call for call in self._loaded.open_calls() if call not in plan.run)
         for event_type, fields in plan.events:
             self._journal.add(event_type, fields)
 
@@ -220,7 +221,10 @@ class Turn:
             self.lease.check()
             self._begun = self._run[0]
             place = self._places.of(self._begun, sandbox, self._servers)
-            await run_call(self._begun, self._secrets.over(place), self._journal, self.stop, self._workspace)
+            joins = self._places.joins(self._begun)
+            await run_call(
+                self._begun, self._secrets.over(place), self._journal, self.stop, self._workspace, joins=joins
+            )
             self._begun = None
             del self._run[0]
         # Input that came during a long call is read before the model is asked; after a short one, only if there is any.
@@ -360,6 +364,7 @@ class Turn:
             await self._note_failure(failure)
 
     async def _close_interrupted(self) -> None:
+        self._places.give_up(self._loaded.open_calls())
         for call in self._loaded.open_calls():
             self._journal.add(*recovery.tool_result(call, recovery.INTERRUPTED))
         self._run, self._park, self._begun = [], [], None
@@ -368,14 +373,17 @@ class Turn:
         await self._end(TURN_END_KIND_INTERRUPTED, interrupt_seq=self._obeyed_seq)
 
     async def _give_back(self) -> None:
+        left = [call for call in self._run if self._places.joins(call)]
         for call in self._run:
+            if call in left:
+                continue
             text = recovery.OUTCOME_UNKNOWN if call is self._begun else recovery.NOT_BEGUN
             self._journal.add(*recovery.tool_result(call, text))
-        if self._park:
+        if self._park and not left:
             await self._end(TURN_END_KIND_REQUIRES_ACTION, event_ids=[call.event_id for call in self._park])
         if not self._over:
             await self._journal.flush()
-            await self._services.release(self.lease)
+            await self._services.release(self.lease, bool(left))
             self._over = True
 
     async def _note_failure(self, failure: Exception) -> None:
@@ -383,9 +391,8 @@ class Turn:
         self._failures += 1
         log.error("turn failed", session_id=self.lease.session_id, epoch=self.lease.epoch, exc_info=failure)
         if self._failures >= _MOST_FAILURES:
-            # Another runner may fare better; after some more the service ends the turn.
-            self.lease.check()
-            await self._services.release(self.lease)
+            # Another runner may fare better, once the lease is over. Not given back, as that counts no attempt: the
+            # service has to end a turn some time that no runner can end.
             self._over = True
 
     async def _close_failed(self) -> None:

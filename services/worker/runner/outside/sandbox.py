@@ -9,7 +9,7 @@ from managed_agents.sessions.v1.turns_pb2 import TurnGrant
 from services.worker.runner.models.base import ToolDefinition
 from services.worker.runner.outside.items import MOST_ITEMS_OF_A_CALL, Item, Result, WorkFailed, WorkQueue, item_id
 from services.worker.runner.outside.tools import BASH_DESCRIPTION, run_tool
-from services.worker.tools import ShellUnavailable, ToolOutcome, limit_text
+from services.worker.tools import TOOL_SPECS, ShellUnavailable, ToolOutcome, limit_text
 
 PROVIDER = "self_hosted"
 NOTE = (
@@ -22,6 +22,14 @@ _OVERFLOW_FOLDER = ".managed-agents/tool_outputs"
 Write = Callable[[str, Mapping[str, Any]], object]
 # The fields of a session.error of this type with this message.
 ErrorFields = Callable[[str, str], Mapping[str, Any]]
+
+
+def can_be_joined(name: str) -> bool:
+    """Whether a call of a tool comes to the same items when it is made again.
+
+    An edit does not: it reads first, and would write what it makes of that long after.
+    """
+    return name in TOOL_SPECS and name != "edit"
 
 
 def is_self_hosted(grant: TurnGrant) -> bool:
