@@ -41,6 +41,7 @@ def the_last_commit() -> str:
 
 def unpack(commit: str, folder: Path) -> Path:
     """What a commit holds, in a folder of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
     subprocess.run(["tar", "-x", "-C", folder], input=_git("archive", "--format=tar", commit), check=True)
     return folder
 
