@@ -16,11 +16,13 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 
 import uvloop
 
 from bench import files, growth, records, report, streams, turns, workers
 from bench.client import Client
+from bench.machine import fixed_work_ms
 from bench.platform import Platform
 from kit.embedded.nats import EmbeddedNats
 from kit.embedded.postgres import EmbeddedPostgres
@@ -60,7 +62,8 @@ def main() -> int:
         return 0
     runs = [uvloop.run(_run(wanted, _QUICK if options.quick else 1.0)) for _ in range(options.runs)]
     figures = report.medians(runs)
-    document = {"at": stamp, "cpus": os.cpu_count(), "load": os.getloadavg(), "median": figures, "runs": runs}
+    machine = {"cpus": os.cpu_count(), "load": os.getloadavg(), "python": sys.version}
+    document = {"at": stamp, "machine": machine, "median": figures, "runs": runs}
     print(report.table(figures))
     print(f"\nmedian of {len(runs)}; written to {report.save(f'bench-{stamp}', document)}")
     return 0
@@ -77,6 +80,7 @@ def _options() -> argparse.Namespace:
 
 async def _run(wanted: list[str], scale: float) -> dict[str, float]:
     platform, figures = Platform(), {}
+    speeds: list[float] = []
     try:
         if "footprint" in wanted:
             figures |= await _starts(platform)
@@ -88,10 +92,13 @@ async def _run(wanted: list[str], scale: float) -> dict[str, float]:
                 if name in wanted:
                     began = time.perf_counter()
                     await platform.settle()
+                    speeds.append(fixed_work_ms())
                     figures |= await scenario(client, platform, scale)
                     print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
         finally:
             await client.close()
+        if speeds:
+            figures["fixed_work_ms"] = median(speeds)
         figures["loaded_python_rss_mb"] = platform.memory()["python_rss"]
         figures["stop_seconds"] = platform.stop()
     finally:

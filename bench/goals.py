@@ -62,4 +62,5 @@ GOALS = (
     Goal("idle_python_rss_mb", "memory of our Python processes, idle", "MB", 350),
     Goal("idle_python_pss_mb", "the same, shared pages counted once", "MB"),
     Goal("loaded_python_rss_mb", "memory of our Python processes, after load", "MB", 500),
+    Goal("fixed_work_ms", "the machine meanwhile: a fixed piece of Python", "ms"),
 )
