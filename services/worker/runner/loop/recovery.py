@@ -5,7 +5,8 @@ may find more. The rules:
 
 - A model request without an end gets one with `is_error`, and is asked again.
 - A built-in call that may have begun is never run again: its result says `work_outcome_unknown`, and the model decides.
-  But one that was handed to a worker of the environment is asked for again, which joins what was begun.
+  But one that was handed to a worker of the environment is asked for again, which joins what was begun; unless that is
+  so long ago that the queue may have forgotten it, and would begin it anew.
 - A call that a thread or a worker answers is waited for: nothing that happens to a runner concerns those.
 - A call that a client approved runs, if nothing can have begun it: this is the first attempt, and the session went
   from waiting for that approval straight into this turn.
