@@ -243,6 +243,26 @@ async def test_what_a_worker_does_for_a_runner_that_dies_is_waited_for_by_the_ne
     assert types(log).count("session.status_idle") == 1
 
 
+async def test_what_two_runners_died_over_is_stopped_before_the_turn_can_end_without_anybody(
+    platform: World, queue: PlayedQueue
+) -> None:
+    queue.play = never
+    session = await hosted_session(platform)
+    for number in range(2):
+        async with platform.runner_process(QUEUE_ADDRESS=address(platform)) as process:
+            if not number:
+                await platform.say(session, 'TOOL:bash:{"command": "echo x >> effects"}')
+            await await_until(lambda number=number: len(queue.asked) > number, message="the item is asked for")
+            process.kill()
+            await process.wait()
+    async with platform.runner(ScriptedModel([say("I see")]), queue_address=address(platform)):
+        log = await platform.until(session)
+        await await_until(lambda: bool(queue.stopped), message="the item is stopped")
+    (result,) = of(log, "agent.tool_result")
+    assert text_of(result).startswith("work_outcome_unknown") and log[-1]["stop_reason"] == {"type": "end_turn"}
+    assert len(queue.asked) == 2 and queue.asked[0].item_id in queue.stopped[0].item_ids
+
+
 async def test_an_edit_of_a_runner_that_dies_is_not_written_long_after_it_was_read(
     platform: World, queue: PlayedQueue
 ) -> None:
