@@ -129,6 +129,8 @@ class _Sandboxes:
         # A child enters its network and lays down its rights itself; bubblewrap's own ways need neither.
         forks = bool(request["tag"] or request["network_port"])
         try:
+            # Looked at before anything is started: what can't be told to bubblewrap is the end of this request alone.
+            options = b"" if forks else _options(_parts(request["argv"])[1])
             pid, options_fd = (os.fork(), -1) if forks else _start_bubblewrap(request, fds)
         except (OSError, ValueError) as error:
             with socket.socket(fileno=reply_fd) as reply:
@@ -140,7 +142,7 @@ class _Sandboxes:
             _become(request, fds)
         self._by_pid[pid] = _Running(request["id"], exit_fd, request["tag"], request["cgroups"])
         if not forks:
-            _admit(pid, request, options_fd, reply_fd)
+            _admit(pid, request["cgroups"], options, options_fd, reply_fd)
         for fd in (*fds[:3], reply_fd):
             os.close(fd)
 
@@ -289,10 +291,10 @@ def _start_bubblewrap(request: dict, fds: list[int]) -> tuple[int, int]:
     return pid, options_write
 
 
-def _admit(pid: int, request: dict, options_fd: int, reply_fd: int) -> None:
+def _admit(pid: int, cgroups: list, options: bytes, options_fd: int, reply_fd: int) -> None:
     """Let a bubblewrap go on, as a member of its groups: before it has its options it starts nothing."""
     try:
-        for path in request["cgroups"]:
+        for path in cgroups:
             with open(path, "w") as stream:
                 stream.write(str(pid))
         answer = f"ready {pid}"
@@ -301,7 +303,7 @@ def _admit(pid: int, request: dict, options_fd: int, reply_fd: int) -> None:
         answer = f"failed: {type(error).__name__}: {error}"
     # One that has ended meanwhile is told as such by its exit.
     with contextlib.suppress(BrokenPipeError), open(options_fd, "wb") as stream:
-        stream.write(_options(_parts(request["argv"])[1]))
+        stream.write(options)
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(reply_fd)) as reply:
         reply.send(answer.encode()[:4000])
 
@@ -378,7 +380,9 @@ def _parts(argv: list) -> tuple[str, list, list]:
 
 
 def _options(options: list) -> bytes:
-    """As `--args` reads them."""
+    """As `--args` reads them. ValueError for what no argument can be: one with a zero byte would become two."""
+    if any("\0" in option for option in options):
+        raise ValueError("embedded null byte")
     return b"".join(os.fsencode(option) + b"\0" for option in options)
 
 

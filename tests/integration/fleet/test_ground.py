@@ -77,13 +77,25 @@ async def test_ended_groups_are_bounded_and_go_with_the_worker(tmp_path: Path) -
     assert not any(folder.exists() for group in groups for folder in group.folders)
 
 
-async def test_a_first_process_that_cannot_be_started_is_refused_and_others_still_start(ground: Ground) -> None:
-    for argv, env in ((["/nowhere/bwrap"], {}), (["/bin/true"], {"NAME": "a\0b"})):
+async def test_a_first_process_that_cannot_be_started_is_refused_and_others_still_start(
+    ground: Ground, tmp_path: Path
+) -> None:
+    # What lives there goes on living, and nothing becomes two arguments.
+    program = tmp_path / "lives"
+    program.write_text("#!/bin/sh\nexec /bin/sleep 600\n")
+    program.chmod(0o700)
+    other = await ground.launcher.spawn(LaunchRequest([str(program)], {}))
+    refused = (["/nowhere/bwrap"], {}), (["/bin/true"], {"NAME": "a\0b"}), (["/bin/true", "\ud800"], {})
+    for argv, env in (*refused, (["/bin/true", "a\0b", "--", "/bin/true"], {}), (["/bin/true", "--", "\ud800"], {})):
         with pytest.raises(ShellUnavailable, match="no process can be started"):
             await ground.launcher.spawn(LaunchRequest(argv, env))
     with pytest.raises(ShellUnavailable, match="No such file"):
         await ground.launcher.spawn(LaunchRequest(["/bin/true"], {}, cgroups=["/sys/fs/cgroup/nowhere/cgroup.procs"]))
     shell = await ground.launcher.spawn(LaunchRequest(["/bin/true"], {}))
     await shell.wait()
-    for fd in (shell.control_fd, shell.output_fd, shell.status_fd):
-        os.close(fd)
+    assert not other.ended
+    other.kill()
+    await other.wait()
+    for each in (shell, other):
+        for fd in (each.control_fd, each.output_fd, each.status_fd):
+            os.close(fd)

@@ -1,12 +1,13 @@
 """Tools of self-hosted sessions: what workers do looks like what a sandbox does, and ends that are none are told."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from kit import failpoints
 from kit.ids import is_id
 from kit.testing import await_until
 from managed_agents.sessions.v1.sessions_pb2 import GetSessionRequest, StopSessionRequest
@@ -36,6 +37,12 @@ async def queue(platform: World, tmp_path: Path) -> AsyncIterator[PlayedQueue]:
     queue = PlayedQueue(tmp_path)
     async with queue.served(address(platform)):
         yield queue
+
+
+@pytest.fixture(autouse=True)
+def disarmed() -> Iterator[None]:
+    yield
+    failpoints.arm("")
 
 
 def address(platform: World) -> str:
@@ -236,6 +243,26 @@ async def test_what_a_worker_does_for_a_runner_that_dies_is_waited_for_by_the_ne
     assert types(log).count("session.status_idle") == 1
 
 
+async def test_what_two_runners_died_over_is_stopped_before_the_turn_can_end_without_anybody(
+    platform: World, queue: PlayedQueue
+) -> None:
+    queue.play = never
+    session = await hosted_session(platform)
+    for number in range(2):
+        async with platform.runner_process(QUEUE_ADDRESS=address(platform)) as process:
+            if not number:
+                await platform.say(session, 'TOOL:bash:{"command": "echo x >> effects"}')
+            await await_until(lambda number=number: len(queue.asked) > number, message="the item is asked for")
+            process.kill()
+            await process.wait()
+    async with platform.runner(ScriptedModel([say("I see")]), queue_address=address(platform)):
+        log = await platform.until(session)
+        await await_until(lambda: bool(queue.stopped), message="the item is stopped")
+    (result,) = of(log, "agent.tool_result")
+    assert text_of(result).startswith("work_outcome_unknown") and log[-1]["stop_reason"] == {"type": "end_turn"}
+    assert len(queue.asked) == 2 and queue.asked[0].item_id in queue.stopped[0].item_ids
+
+
 async def test_an_edit_of_a_runner_that_dies_is_not_written_long_after_it_was_read(
     platform: World, queue: PlayedQueue
 ) -> None:
@@ -291,6 +318,33 @@ async def test_calls_that_were_left_are_ended_by_an_interrupt(platform: World, q
     assert len(results) == 2 and all(text_of(each).startswith("Interrupted") for each in results)
     assert queue.asked[0].item_id in {item_id for each in queue.stopped for item_id in each.item_ids}
     assert queue.kinds == ["exec"] * 5
+
+
+async def test_calls_that_were_left_are_stopped_by_a_turn_that_fails_before_it_comes_to_them(
+    platform: World, queue: PlayedQueue
+) -> None:
+    session = await _left_open(platform, queue)
+    failpoints.arm("runner.tool.running=raise@1")
+    async with platform.runner(ScriptedModel([]), queue_address=address(platform)):
+        log = await platform.until(session)
+        await await_until(lambda: bool(queue.stopped), message="the items are stopped")
+    results = of(log, "agent.tool_result")
+    assert len(results) == 2 and all(text_of(each).startswith("work_outcome_unknown") for each in results)
+    assert log[-1]["stop_reason"]["type"] == "retries_exhausted"
+    assert queue.asked[0].item_id in queue.stopped[0].item_ids and len(queue.asked) == 5
+
+
+async def test_calls_that_were_left_for_too_long_are_not_begun_anew(
+    platform: World, queue: PlayedQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await _left_open(platform, queue)
+    monkeypatch.setattr("services.worker.runner.outside.items._REMEMBERED_SECONDS", 0.0)
+    async with platform.runner(ScriptedModel([say("I see")]), queue_address=address(platform)):
+        log = await platform.until(session)
+        await await_until(lambda: bool(queue.stopped), message="the items are stopped")
+    results = of(log, "agent.tool_result")
+    assert len(results) == 2 and all(text_of(each).startswith("work_outcome_unknown") for each in results)
+    assert queue.asked[0].item_id in queue.stopped[0].item_ids and len(queue.asked) == 5
 
 
 async def test_calls_that_were_left_go_with_their_session(platform: World, queue: PlayedQueue) -> None:

@@ -1,26 +1,37 @@
 """Tools on a worker's machine, without a queue: what is asked of it, and how its answers are read."""
 
 import os
+import time
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kit.errors import Unavailable
 from kit.ids import is_id, new_id
 from managed_agents.sessions.v1.turns_pb2 import TurnGrant
+from managed_agents.worker.v1.queue_pb2 import RunWorkItemResponse
+from services.worker.queue.config import QueueSettings
 from services.worker.runner.loop.agent import parse_agent
+from services.worker.runner.loop.calls import Call
+from services.worker.runner.loop.leases import Lease, LeaseLost
 from services.worker.runner.loop.places import Places
 from services.worker.runner.loop.services import TurnServices
 from services.worker.runner.models.base import ToolDefinition
 from services.worker.runner.outside import OutsideWork, is_self_hosted, item_id
-from services.worker.runner.outside.items import LEASE_LOST, Result, WorkFailed
+from services.worker.runner.outside.items import LEASE_LOST, Result, WorkFailed, WorkQueue
 from services.worker.runner.outside.tools import run_tool
 from services.worker.tools import TOOL_SPECS, ToolOutcome
 from tests.support.performing import perform
 
 HOSTED = TurnGrant(environment_json=b'{"hosting_type":"self_hosted","sandbox_provider":"self_hosted"}')
 LOCAL = TurnGrant(environment_json=b'{"hosting_type":"local","sandbox_provider":"local"}')
+
+
+def held() -> None:
+    """The turn is held, for ever."""
 
 
 class Machine:
@@ -151,14 +162,14 @@ async def test_a_worker_that_was_told_to_stop_has_no_result() -> None:
 
 async def test_threads_work_for_their_session() -> None:
     class Queue:
-        async def run(self, item: Any, *, run_seconds: float) -> Result:
+        async def run(self, item: Any, **_: Any) -> Result:
             items.append(item)
             return Result({"stdout": "", "stderr": "", "exitCode": 0, "timedOut": False}, False)
 
     items: list[Any] = []
     grant = TurnGrant(root_session_id="sess_root", environment_json=HOSTED.environment_json)
     grant.session.id, grant.session.environment_id = "sthr_1", "env_1"
-    sandbox = OutsideWork(Queue()).of(grant, lambda *_: None, lambda *_: {})  # type: ignore[arg-type]
+    sandbox = OutsideWork(Queue()).of(grant, lambda *_: None, lambda *_: {}, held)  # type: ignore[arg-type]
     sandbox.begin("sevt_1")
     await sandbox.run_tool("bash", {"command": "true"})
     assert (items[0].session_id, items[0].environment_id) == ("sess_root", "env_1")
@@ -168,8 +179,8 @@ def test_the_model_is_told_where_its_tools_run() -> None:
     built_in = {name: ToolDefinition(name, spec.description, spec.input_schema) for name, spec in TOOL_SPECS.items()}
     services = TurnServices(*[None] * 9, built_in=built_in, outside=OutsideWork(None))  # type: ignore[arg-type]
     profile = parse_agent(b'{"name":"a","system":"Be brief."}', b"", "m")
-    hosted = Places(services, HOSTED, profile, lambda *_: None, tuple)
-    local = Places(services, LOCAL, profile, lambda *_: None, tuple)
+    hosted = Places(services, HOSTED, profile, lambda *_: None, tuple, held)
+    local = Places(services, LOCAL, profile, lambda *_: None, tuple, held)
     assert (is_self_hosted(HOSTED), is_self_hosted(LOCAL)) == (True, False)
     assert "shell of its own" in hosted.built_in["bash"].description
     assert local.built_in == built_in and hosted.built_in["read"] == built_in["read"]
@@ -178,8 +189,52 @@ def test_the_model_is_told_where_its_tools_run() -> None:
     assert hosted.prompt((), uses_sandbox=False) == "Be brief."
 
 
+def test_what_the_queue_may_have_forgotten_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    least = next(each.metadata["limits"]["ge"] for each in fields(QueueSettings) if each.name == "work_keep_seconds")
+    services = TurnServices(*[None] * 9, built_in={}, outside=OutsideWork(None))  # type: ignore[arg-type]
+    places = Places(services, HOSTED, parse_agent(b'{"name":"a"}', b"", "m"), lambda *_: None, tuple, held)
+    call = Call(new_id("sevt"), "toolu_1", "bash", {}, permission="ask")
+    now = time.time()
+    for seconds, joins in ((-60, True), (0, True), (least / 2, True), (least - 60, False), (3 * 86_400, False)):
+        monkeypatch.setattr("time.time", lambda seconds=seconds: now + seconds)
+        assert (places.joins_still(call), places.joins(call)) == (joins, True)
+    # What a client approved long after it was made was put in after that.
+    monkeypatch.undo()
+    old = "sevt_" + "0" * 26
+    assert not places.joins_still(replace(call, event_id=old))
+    assert places.joins_still(replace(call, event_id=old, allowed_by=new_id("sevt")))
+
+
+async def test_who_does_not_hold_the_turn_any_more_puts_nothing_in() -> None:
+    class Paused:
+        def __init__(self, answer: RunWorkItemResponse | Exception, lease: Lease) -> None:
+            self.answer, self.lease = answer, lease
+            self.asked: list[str] = []
+
+        async def RunWorkItem(self, request: Any, **_: Any) -> RunWorkItemResponse:
+            self.asked.append(request.kind)
+            self.lease.deadline = float("-inf")
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer
+
+    content = RunWorkItemResponse(result_json=b'{"content":"a","encoding":"utf-8"}')
+    edit = {"file_path": "a", "old_string": "a", "new_string": "b"}
+    for answer, name, value in ((content, "edit", edit), (Unavailable("away"), "bash", {"command": "true"})):
+        lease = Lease("sess_1", 1)
+        lease.extend(time.monotonic(), 60.0)
+        queue = Paused(answer, lease)
+        sandbox = OutsideWork(WorkQueue(queue, queue_seconds=60)).of(
+            HOSTED, lambda *_: None, lambda *_: {}, lease.check
+        )
+        sandbox.begin("sevt_1")
+        with pytest.raises(LeaseLost):
+            await sandbox.run_tool(name, value)
+        assert len(queue.asked) == 1
+
+
 async def test_an_interrupt_without_anything_under_way_stops_nothing() -> None:
     work = OutsideWork(None)  # type: ignore[arg-type]
-    sandbox = work.of(HOSTED, lambda *_: None, lambda *_: {})
+    sandbox = work.of(HOSTED, lambda *_: None, lambda *_: {}, held)
     assert not sandbox.interrupt()
     await work.aclose()

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from services.sessions.domain.turn import MAX_LOST_ATTEMPTS
 from services.worker.runner.loop import recovery
 from services.worker.runner.loop.context import Conversation
 
@@ -67,6 +68,14 @@ def test_a_call_that_can_be_joined_is_asked_for_again_and_no_other() -> None:
     found = plan(*events, attempt=2, resumed=True, joins=lambda call: call.event_id != "b")
     assert [call.event_id for call in found.run] == ["a", "c"]
     assert [fields["tool_use_id"] for kind, fields in found.events if kind == "agent.tool_result"] == ["b", "d"]
+
+
+def test_the_last_attempt_asks_for_nothing_again() -> None:
+    # The service ends the turn after it, and can stop nothing that a worker has.
+    for attempt in range(2, MAX_LOST_ATTEMPTS + 1):
+        found = plan(use("a"), attempt=attempt, joins=lambda _call: True)
+        told = [kind for kind, _ in found.events if kind == "agent.tool_result"]
+        assert (len(found.run), len(told)) == ((0, 1) if attempt == MAX_LOST_ATTEMPTS else (1, 0))
 
 
 def test_what_an_ended_turn_left_is_joined_by_none() -> None:

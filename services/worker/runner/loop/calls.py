@@ -35,6 +35,8 @@ class Call:
     # The client's decision: None, or `allow` or `deny`.
     decision: str | None = None
     deny_message: str = ""
+    # The event that told of the client's leave.
+    allowed_by: str = ""
     # Whether a guardrail keeps from the model what was answered.
     withheld: bool = False
     result: Block | None = None

@@ -284,11 +284,12 @@ class Conversation:
             "is_error": bool(fields.get("is_error")),
         }
 
-    def _on_confirmation(self, _event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
+    def _on_confirmation(self, event_id: str, fields: Mapping[str, Any], _seq: int) -> None:
         call = self._find_call(fields.get("tool_use_id", ""))
         if call is not None and call.decision is None:
             call.decision = "allow" if fields.get("result") == "allow" else "deny"
             call.deny_message = fields.get("deny_message") or ""
+            call.allowed_by = event_id if call.decision == "allow" else ""
 
     def _find_call(self, call_id: str) -> Call | None:
         return next((call for call in self.calls if call_id in (call.event_id, call.block_id)), None)

@@ -13,6 +13,7 @@ from services.worker.runner.loop.tools import Place, Sandbox
 from services.worker.runner.mcp.turn import TurnServers
 from services.worker.runner.models.base import ToolDefinition
 from services.worker.runner.outside import OutsideSandbox, is_self_hosted, sessions
+from services.worker.runner.outside.items import is_remembered
 from services.worker.runner.outside.sandbox import NOTE, can_be_joined, described
 from services.worker.tools import VisibleRoot
 
@@ -27,8 +28,10 @@ class Places:
         profile: AgentProfile,
         write: Callable[[str, Mapping[str, Any]], object],
         roots: Callable[[], Sequence[VisibleRoot]],
+        check: Callable[[], None],
     ) -> None:
-        """`roots` tells what the sandbox shows beside the usual folders, when it is asked for."""
+        """`roots` tells what the sandbox shows beside the usual folders, when it is asked for; `check` raises where the
+        turn is not held any more."""
         self._services = services
         self._grant = grant
         self._profile = profile
@@ -37,7 +40,7 @@ class Places:
         # Whether a worker serves the session as a whole: nothing of it is run here then.
         self._serves_session = sessions.serves_sessions(grant)
         if services.outside is not None and is_self_hosted(grant) and not self._serves_session:
-            self._outside = services.outside.of(grant, write, retry.error_fields)
+            self._outside = services.outside.of(grant, write, retry.error_fields, check)
 
     @property
     def built_in(self) -> Mapping[str, ToolDefinition]:
@@ -83,7 +86,12 @@ class Places:
         """Whether a call that is made again only asks for what was begun, or was not."""
         return self._outside is not None and not call.server_name and not call.custom and can_be_joined(call.name)
 
+    def joins_still(self, call: Call) -> bool:
+        """The same of one that an attempt before this one may have made, however long ago."""
+        return self.joins(call) and is_remembered(call.allowed_by or call.event_id)
+
     def give_up(self, calls: Iterable[Call]) -> None:
         """An attempt before this one left these calls open: what waits for a worker still is not to begin any more."""
-        if self._outside is not None and self._grant.attempt > 1:
-            self._outside.give_up([call.event_id for call in calls if call.permission and not call.server_name])
+        if self._outside is not None:
+            wanted = [call for call in calls if not call.server_name and "allow" in (call.permission, call.decision)]
+            self._outside.give_up([call.event_id for call in wanted])

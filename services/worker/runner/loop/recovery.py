@@ -5,7 +5,9 @@ may find more. The rules:
 
 - A model request without an end gets one with `is_error`, and is asked again.
 - A built-in call that may have begun is never run again: its result says `work_outcome_unknown`, and the model decides.
-  But one that was handed to a worker of the environment is asked for again, which joins what was begun.
+  But one that was handed to a worker of the environment is asked for again, which joins what was begun; unless that is
+  so long ago that the queue may have forgotten it, and would begin it anew; or two runners were lost meanwhile, as the
+  answer may be what they are lost by, and nobody stops what is left to a worker when the service ends the turn.
 - A call that a thread or a worker answers is waited for: nothing that happens to a runner concerns those.
 - A call that a client approved runs, if nothing can have begun it: this is the first attempt, and the session went
   from waiting for that approval straight into this turn.
@@ -28,6 +30,10 @@ OUTCOME_UNKNOWN = (
 NEVER_ANSWERED = "This call was given up: nobody answered it before its turn ended."
 INTERRUPTED = "Interrupted by the user. The call was stopped, or never began; it may have taken effect in part."
 NOT_BEGUN = "This call was not run: the platform stopped before it began."
+
+
+# The attempts of a turn that ask again for what was begun: the last one has still to stop it.
+_MOST_JOINING_ATTEMPTS = 2
 
 
 @dataclass(slots=True)
@@ -68,7 +74,8 @@ def _may_run(call: Call, *, attempt: int, resumed: bool, joins: Callable[[Call],
     # An approval belongs to the turn that it began.
     approved = call.decision == "allow" and resumed
     if attempt > 1:
-        return joins is not None and joins(call) and (approved or call.permission == "allow")
+        may_join = joins is not None and attempt <= _MOST_JOINING_ATTEMPTS and joins(call)
+        return may_join and (approved or call.permission == "allow")
     return approved and not call.by_worker
 
 

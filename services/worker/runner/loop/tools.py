@@ -17,6 +17,7 @@ from services.worker.runner.loop import recovery
 from services.worker.runner.loop.agent import AgentProfile
 from services.worker.runner.loop.context import Call
 from services.worker.runner.loop.journal import Journal
+from services.worker.runner.loop.leases import LeaseLost
 from services.worker.runner.loop.stopping import Stopped, StopSignal
 from services.worker.runner.mcp.turn import TurnServers
 from services.worker.runner.models.base import ToolCall, ToolDefinition
@@ -142,7 +143,7 @@ async def run_call(
         if not joins or (isinstance(cut, Stopped) and cut.by_user):
             place.interrupt()
         raise
-    except failpoints.FailpointHit:
+    except (LeaseLost, failpoints.FailpointHit):
         raise
     except Exception as error:
         log.exception("a tool could not be run", tool=call.name)

@@ -69,7 +69,7 @@ class Turn:
         self._profile = parse_agent(agent.document_json, agent.model_json, agent.model_id)
         self._secrets = secrets.of_turn(services.secrets, grant, self._write)
         # These share what is known of the session's secrets.
-        self._places = Places(services, grant, self._profile, self._write, lambda: self._workspace.roots)
+        self._places = Places(services, grant, self._profile, self._write, lambda: self._workspace.roots, lease.check)
         self._servers = servers_for(services.servers, grant, self._profile, self._places.sandbox, self._write)
         self._toolbox = Toolbox(self._profile, self._places.built_in, threads.tools_for(grant), self._servers)
         self._ceiling = Ceiling(grant)
@@ -147,7 +147,7 @@ class Turn:
         await self._load(from_log=False)
         stop_reason = orjson.loads(self.grant.session.stop_reason_json or b"{}")
         resumed = stop_reason.get("type") == "requires_action"
-        joins = self._places.joins
+        joins = self._places.joins_still
         plan = recovery.plan(self._loaded, attempt=self.grant.attempt, resumed=resumed, joins=joins)
         self._run, self._park = plan.run, plan.park
         self._places.give_up(call for call in self._loaded.open_calls() if call not in plan.run)
@@ -364,7 +364,9 @@ class Turn:
             await self._note_failure(failure)
 
     async def _close_interrupted(self) -> None:
-        self._places.give_up(self._loaded.open_calls())
+        if self.grant.attempt > 1:
+            # This attempt has stopped its own; one before it may have left others.
+            self._places.give_up(self._loaded.open_calls())
         for call in self._loaded.open_calls():
             self._journal.add(*recovery.tool_result(call, recovery.INTERRUPTED))
         self._run, self._park, self._begun = [], [], None
@@ -400,6 +402,8 @@ class Turn:
         if self._conversation is not None:
             self._journal.discard()
         await self._load(from_log=True)
+        # It may have failed before it came to what an attempt before it had left to it.
+        self._places.give_up(self._loaded.open_calls())
         for event_type, fields in recovery.plan(self._loaded, attempt=1, resumed=False).events:
             self._journal.add(event_type, fields)
         self._journal.add("session.error", retry.error_fields("internal_error", _INTERNAL_TEXT))

@@ -8,7 +8,7 @@ run because of that. A failure is one of three codes that call for opposite answ
 import asyncio
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,9 @@ _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _MOMENT_CHARS = 10
 # An edit takes two items, its overflow one more.
 MOST_ITEMS_OF_A_CALL = 4
+# A queue forgets what has ended, after an hour at the earliest (`work_keep_seconds`), and would begin it anew for who
+# asks again. Clocks of two machines may differ a little.
+_REMEMBERED_SECONDS = 3_000.0
 
 
 class WorkFailed(Exception):
@@ -74,6 +77,14 @@ def item_id(event_id: str, number: int) -> str:
     return "work_" + moment + "".join(_ALPHABET[digest >> shift & 31] for shift in range(75, -1, -5))
 
 
+def is_remembered(event_id: str) -> bool:
+    """Whether what may have been put in since this event is known to the queue for certain, or was never put in."""
+    moment = 0
+    for letter in event_id.partition("_")[2][:_MOMENT_CHARS]:
+        moment = moment * 32 + max(0, _ALPHABET.find(letter))
+    return time.time() - moment / 1000 < _REMEMBERED_SECONDS
+
+
 class WorkQueue:
     """Has items run, and stops them."""
 
@@ -82,8 +93,9 @@ class WorkQueue:
         self._queue = queue
         self._queue_seconds = queue_seconds
 
-    async def run(self, item: Item, *, run_seconds: float) -> Result:
-        """Have a worker run an item that takes at most so long. Raises WorkFailed."""
+    async def run(self, item: Item, *, run_seconds: float, check: Callable[[], None]) -> Result:
+        """Have a worker run an item that takes at most so long. Raises WorkFailed, and what `check` does, which comes
+        before each question: who was paused for long puts nothing in when it goes on."""
         request = RunWorkItemRequest(
             item_id=item.id,
             session_id=item.session_id,
@@ -96,6 +108,7 @@ class WorkQueue:
         deadline = time.monotonic() + request.wait_seconds + _ANSWER_SECONDS
         pause = _FIRST_PAUSE_SECONDS
         while (left := deadline - time.monotonic()) > 0:
+            check()
             try:
                 answer = await self._queue.RunWorkItem(request, timeout_seconds=left)
             except (Unavailable, DeadlineExceeded) as away:

@@ -44,9 +44,11 @@ class OutsideWork:
         self.queue = queue
         self._stopping: set[asyncio.Task[None]] = set()
 
-    def of(self, grant: TurnGrant, write: Write, error_fields: ErrorFields) -> "OutsideSandbox":
-        """Where the tools of a turn run."""
-        return OutsideSandbox(self, grant, write, error_fields)
+    def of(
+        self, grant: TurnGrant, write: Write, error_fields: ErrorFields, check: Callable[[], None]
+    ) -> "OutsideSandbox":
+        """Where the tools of a turn run; `check` raises where the turn is not held any more."""
+        return OutsideSandbox(self, grant, write, error_fields, check)
 
     def stop(self, session_id: str, item_ids: Sequence[str]) -> None:
         """Have items stopped, in a task of its own: whoever asks has no time to wait."""
@@ -62,13 +64,21 @@ class OutsideWork:
 class OutsideSandbox:
     """For one turn; calls run one after another."""
 
-    def __init__(self, shared: OutsideWork, grant: TurnGrant, write: Write, error_fields: ErrorFields) -> None:
+    def __init__(
+        self,
+        shared: OutsideWork,
+        grant: TurnGrant,
+        write: Write,
+        error_fields: ErrorFields,
+        check: Callable[[], None],
+    ) -> None:
         self._shared = shared
         # Threads work in their session.
         self._session_id = grant.root_session_id or grant.session.id
         self._environment_id = grant.session.environment_id
         self._write = write
         self._error_fields = error_fields
+        self._check = check
         self._call_id = ""
         self._count = 0
         self._waiting: list[str] = []
@@ -111,7 +121,7 @@ class OutsideSandbox:
         self._count += 1
         self._waiting.append(item.id)
         try:
-            result = await self._shared.queue.run(item, run_seconds=run_seconds)
+            result = await self._shared.queue.run(item, run_seconds=run_seconds, check=self._check)
         except asyncio.CancelledError:
             # It stays noted: it is to be stopped.
             raise
