@@ -83,7 +83,8 @@ def test_an_ipv4_address_is_judged_the_same_inside_ipv6(address: ipaddress.IPv4A
 @given(st.ip_addresses())
 def test_no_address_is_public_and_private(address: Any) -> None:
     assert not (is_public(address) and is_private(address))
-    if is_public(address):
+    # A tunnel is judged by where it leads; newer Pythons call every one of them private.
+    if is_public(address) and getattr(address, "sixtofour", None) is None:
         assert not (address.is_private or address.is_loopback or address.is_link_local or address.is_multicast)
 
 
