@@ -35,7 +35,13 @@ def _program(*arguments: str | Path, stdout: IO[str] | int = subprocess.PIPE) ->
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_hear_ctrl_c,
     )
+
+
+def _hear_ctrl_c() -> None:
+    """A shell starts what it runs in the background deaf to it, and every child inherits that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _as_program(*arguments: str | Path) -> tuple[int, str, str]:
