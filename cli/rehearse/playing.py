@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,8 +14,6 @@ from cli.rehearse.grading import Failure, grade
 from cli.rehearse.world import Record, World
 
 MAX_ROUNDS = 16
-# Between two attempts to end what would not end.
-_PAUSE_SECONDS = 0.2
 CLOSING_REPLY = "[agent exceeded its step budget for this turn]"
 
 
@@ -79,24 +77,11 @@ async def play_all(
             running, done = running - 1, done + 1
             on_change(running, done)
 
-    await _all([play_on() for _ in range(min(concurrency, len(planned)))])
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(concurrency, len(planned))):
+            group.create_task(play_on())
     places = {task.id: place for place, task in enumerate(tasks)}
     return sorted(planned, key=lambda trial: (places[trial.task.id], trial.number))
-
-
-async def _all(works: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Everything at once; what fails first, or a Ctrl-C, ends the rest."""
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        # More than once: a cancellation that meets a connection in the moment in which it opens is lost inside anyio.
-        while left := [task for task in tasks if not task.done()]:
-            for task in left:
-                task.cancel()
-            await asyncio.wait(left, timeout=_PAUSE_SECONDS)
-    for task in done:
-        task.result()
 
 
 async def play(domain: Domain, agent: Stepping, trial: Trial) -> None:

@@ -1,7 +1,6 @@
 """Proves how trials are played: the protocol's requests, its step budget, interleaving, and equal reports."""
 
 import asyncio
-import contextlib
 import itertools
 from collections import defaultdict
 from pathlib import Path
@@ -224,46 +223,3 @@ async def test_a_new_domain_can_be_passed(tmp_path: Path) -> None:
 
 def test_the_domain_has_the_tasks_in_the_order_of_their_names(domain: Domain, tmp_path: Path) -> None:
     assert list(domain.tasks) == ["take", "two-turns"]
-
-
-class Deaf:
-    """An agent whose connection swallows the first cancellation, as one can that is just being opened."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self.ended = 0
-
-    async def step(self, body: dict[str, Any]) -> Reply | Calls:
-        self.asked.set()
-        try:
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.Event().wait()
-            await asyncio.Event().wait()
-        finally:
-            self.ended += 1
-        raise AssertionError("nobody answers")
-
-
-async def test_an_end_reaches_a_step_that_did_not_hear_of_it_at_first(domain: Domain) -> None:
-    agent = Deaf()
-    playing = asyncio.create_task(_all(domain, agent, trials=2, concurrency=2))
-    await agent.asked.wait()
-    playing.cancel()
-    async with asyncio.timeout(20):
-        with pytest.raises(asyncio.CancelledError):
-            await playing
-    assert agent.ended == 2
-
-
-async def test_what_breaks_in_one_trial_ends_the_others(domain: Domain) -> None:
-    class Broken(Deaf):
-        async def step(self, body: dict[str, Any]) -> Reply | Calls:
-            if self.asked.is_set():
-                raise ZeroDivisionError
-            return await super().step(body)
-
-    agent = Broken()
-    async with asyncio.timeout(20):
-        with pytest.raises(ZeroDivisionError):
-            await _all(domain, agent, trials=2, concurrency=2)
-    assert agent.ended == 1
