@@ -12,9 +12,12 @@ from functools import cache
 
 import uuid_utils
 
-_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_PAIRS = [high + low for high in _ALPHABET for low in _ALPHABET]
+# Crockford's base32.
+ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = [high + low for high in ALPHABET for low in ALPHABET]
 _SHIFTS = tuple(range(120, -1, -10))
+# 50 bits, of which the lower 48 are the milliseconds of the UUID.
+MOMENT_CHARS = 10
 
 
 def new_id(prefix: str) -> str:
@@ -28,7 +31,18 @@ def is_id(prefix: str, value: object) -> bool:
     return isinstance(value, str) and _pattern(prefix).fullmatch(value) is not None
 
 
+def made_at(value: str) -> float:
+    """When an id was made, in seconds since 1970, by the clock of whoever made it; 0 for what tells no time."""
+    moment = value.partition("_")[2][:MOMENT_CHARS]
+    if not moment or any(letter not in ALPHABET for letter in moment):
+        return 0.0
+    milliseconds = 0
+    for letter in moment:
+        milliseconds = milliseconds << 5 | ALPHABET.index(letter)
+    return milliseconds / 1000
+
+
 @cache
 def _pattern(prefix: str) -> re.Pattern[str]:
     # 26 characters carry 130 bits: the first one can only be 0 to 7.
-    return re.compile(rf"{re.escape(prefix)}_[0-7][{_ALPHABET}]{{25}}")
+    return re.compile(rf"{re.escape(prefix)}_[0-7][{ALPHABET}]{{25}}")

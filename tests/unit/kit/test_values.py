@@ -1,6 +1,7 @@
 """Ids sort and never repeat; times and cursors read back as they were written; nothing else is taken for one."""
 
 import string
+import time
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.clock import SystemClock, rfc3339
-from kit.ids import is_id, new_id
+from kit.ids import is_id, made_at, new_id
 from kit.pages import InvalidCursor, decode_cursor, encode_cursor
 
 scopes = st.text(max_size=40)
@@ -39,6 +40,17 @@ def test_a_time_reads_back_as_the_same_moment(naive, hours):
     assert len(text) == len("2026-11-29T21:08:47.123456Z")
     assert text.endswith("Z")
     assert datetime.fromisoformat(text) == moment
+
+
+def test_an_id_tells_when_it_was_made():
+    before = time.time()
+    assert before - 0.001 <= made_at(new_id("sess")) <= time.time() + 0.001
+    assert made_at("sess_" + "0" * 26) == 0.0 and made_at("sess_0000000010" + "Z" * 16) == 0.032
+
+
+@given(st.text())
+def test_what_tells_no_time_is_of_no_time(text):
+    assert made_at(text) >= 0.0 and made_at(f"sess_U{text}") == 0.0 and made_at("") == 0.0
 
 
 def test_a_time_without_zone_is_refused():

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from kit.errors import DeadlineExceeded, DomainError, Unavailable
+from kit.ids import ALPHABET, MOMENT_CHARS, made_at
 from kit.telemetry import log
 from managed_agents.worker.v1.queue_pb2 import RunWorkItemRequest, StopSessionWorkRequest
 
@@ -32,9 +33,6 @@ _ANSWER_SECONDS = 10.0
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 _STOP_SECONDS = 10.0
-# Crockford's base32, of which ids are made.
-_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_MOMENT_CHARS = 10
 # An edit takes two items, its overflow one more.
 MOST_ITEMS_OF_A_CALL = 4
 # A queue forgets what has ended, after an hour at the earliest (`work_keep_seconds`), and would begin it anew for who
@@ -72,17 +70,14 @@ class Result:
 
 def item_id(event_id: str, number: int) -> str:
     """The id of a call's item; it sorts with the call."""
-    moment = event_id.partition("_")[2][:_MOMENT_CHARS].rjust(_MOMENT_CHARS, "0")
+    moment = event_id.partition("_")[2][:MOMENT_CHARS].rjust(MOMENT_CHARS, "0")
     digest = int.from_bytes(hashlib.sha256(f"{event_id}\0{number}".encode()).digest()[:10])
-    return "work_" + moment + "".join(_ALPHABET[digest >> shift & 31] for shift in range(75, -1, -5))
+    return "work_" + moment + "".join(ALPHABET[digest >> shift & 31] for shift in range(75, -1, -5))
 
 
 def is_remembered(event_id: str) -> bool:
     """Whether what may have been put in since this event is known to the queue for certain, or was never put in."""
-    moment = 0
-    for letter in event_id.partition("_")[2][:_MOMENT_CHARS]:
-        moment = moment * 32 + max(0, _ALPHABET.find(letter))
-    return time.time() - moment / 1000 < _REMEMBERED_SECONDS
+    return time.time() - made_at(event_id) < _REMEMBERED_SECONDS
 
 
 class WorkQueue:
