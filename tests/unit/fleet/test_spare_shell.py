@@ -1,11 +1,13 @@
-"""Proves that a shell that comes up while its command is given up is ended, and not forgotten."""
+"""Proves: shells that are started in advance are used or ended, and none is forgotten, whatever becomes of another."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from services.worker.fleet.tool.commands import Command, Commands
+from services.worker.tools import ShellUnavailable
 
 
 class Recorded(Commands):
@@ -51,3 +53,21 @@ async def test_each_command_finds_a_shell_that_was_started_before_it_and_all_are
     await commands.aclose()
     commands.prepare()
     assert commands.released == ["shell", "shell"]
+
+
+async def test_a_shell_that_did_not_come_up_leaves_the_command_to_the_next_one() -> None:
+    up = SimpleNamespace(shell=SimpleNamespace(ended=False))
+
+    class Failing(Recorded):
+        starts = 0
+
+        async def _start(self) -> Any:
+            self.starts += 1
+            if self.starts == 1:
+                raise ShellUnavailable("not now")
+            return up
+
+    commands = Failing()
+    commands.prepare()
+    assert (await commands._take(), commands.starts) == (up, 2)
+    assert not commands._spares

@@ -3,8 +3,8 @@
 The script goes to the shell through a pipe, so neither the command nor what it is told as variables is in a list of
 processes. The shell tells the end on its own descriptor, behind a random word, so no output passes for it by chance;
 a command that forges it cheats itself alone. Whatever a command started ends with it, at the latest when its time is
-up, and in a sandbox once its result was told or some hundredths of a second later; the launcher ends everything when
-the worker goes, by whatever means. Output beyond what an answer may hold goes to a file in the workdir.
+up, and in a sandbox some hundredths of a second after its result, for which somebody waits; the launcher ends
+everything when the worker goes, by whatever means. Output beyond what an answer may hold goes to a file in the workdir.
 """
 
 import asyncio
@@ -118,13 +118,13 @@ class Commands:
         await self._release(prepared)
 
     async def _take(self) -> _Prepared:
-        if self._spares:
+        while self._spares:
             spare = self._spares.popleft()
             try:
                 prepared = await spare
             except (ShellUnavailable, OSError):
                 # Whatever was wrong then may be right now, and is told if it isn't.
-                return await self._start()
+                continue
             except asyncio.CancelledError:
                 # It may have come up at this very moment: then nobody else would end it.
                 if spare.done() and not spare.cancelled() and spare.exception() is None:
