@@ -10,12 +10,12 @@ by whatever means, it kills them all and ends.
 
 Protocol (SEQPACKET, JSON): `{"op": "spawn", "id", "argv", "env", "cwd",
 "cgroups", "network_port", "landlock", "tag"}` with the descriptors
-stdin, output, status, exit, reply; `{"op": "kill", "id"}`. The child answers
-`ready <pid>` (with the listening socket) on `reply`, or a text starting with
-`failed`; its exit code is written to `exit`.
+stdin, output, status, exit, reply; `{"op": "kill", "id"}`. On `reply` comes
+`ready <pid>` (with the listening socket), or a text starting with `failed`; the
+child's exit code is written to `exit`.
 
-A sandbox that needs nothing of its child but to join its groups is started
-without forking this program, which costs more than all the rest of it.
+A sandbox whose child has only to join its groups is started without a fork of
+this program, which costs more than the rest: this program puts it there.
 """
 
 import contextlib
@@ -126,7 +126,7 @@ class _Sandboxes:
     def spawn(self, request: dict, fds: list[int]) -> None:
         """Start the child of one request."""
         exit_fd, reply_fd = fds[3], fds[4]
-        # A child enters its network and lays down its rights itself; bubblewrap's own ways need neither.
+        # Only a fork of this program can enter a network of its own and lay down its rights before it becomes another.
         forks = bool(request["tag"] or request["network_port"])
         try:
             # Looked at before anything is started: what can't be told to bubblewrap is the end of this request alone.
@@ -269,18 +269,16 @@ def _start_bubblewrap(request: dict, fds: list[int]) -> tuple[int, int]:
     options_read, options_write = os.pipe2(os.O_CLOEXEC)
     opened = [options_read]
     try:
-        line = ["bwrap"]
         given = [(0, fds[0]), (1, fds[1]), (2, fds[1]), (STATUS_FD, fds[2]), (_OPTIONS_FD, options_read)]
-        if os.uname().machine in SECCOMP_BY_MACHINE:
-            opened.append(_memory_file("filter", filter_program(sockets=True), os.MFD_CLOEXEC))
-            given.append((_FILTER_FD, opened[-1]))
-            line += ["--seccomp", str(_FILTER_FD)]
+        if (filter_fd := _filter(os.MFD_CLOEXEC)) >= 0:
+            opened.append(filter_fd)
+            given.append((_FILTER_FD, filter_fd))
         # Descriptors arrive with any number; keep clear of those that are assigned.
         actions = []
         for target, fd in given:
             opened.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 32))
             actions.append((os.POSIX_SPAWN_DUP2, opened[-1], target))
-        line += ["--args", str(_OPTIONS_FD), *program]
+        line = _bubblewrap_line(_OPTIONS_FD, _FILTER_FD if filter_fd >= 0 else -1, program)
         pid = os.posix_spawn(binary, line, request["env"], file_actions=actions, setsigdef=_DEFAULT_SIGNALS)
     except BaseException:
         os.close(options_write)
@@ -304,8 +302,11 @@ def _admit(pid: int, cgroups: list, options: bytes, options_fd: int, reply_fd: i
     # One that has ended meanwhile is told as such by its exit.
     with contextlib.suppress(BrokenPipeError), open(options_fd, "wb") as stream:
         stream.write(options)
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(reply_fd)) as reply:
+    reply = socket.socket(fileno=reply_fd)
+    with contextlib.suppress(OSError):
         reply.send(answer.encode()[:4000])
+    # It is closed with the others.
+    reply.detach()
 
 
 def _become(request: dict, fds: list[int]) -> None:
@@ -337,8 +338,12 @@ def _become(request: dict, fds: list[int]) -> None:
             socket.send_fds(reply, [ready], [listener.fileno()])
         else:
             reply.send(ready)
+        argv = request["argv"]
         # A tag stands for a shell without a namespace of processes, so without bubblewrap.
-        argv = request["argv"] if request["tag"] else _bubblewrap_line(request["argv"])
+        if not request["tag"]:
+            _, options, program = _parts(argv)
+            options_fd = _memory_file("options", _options(options), 0)
+            argv = _bubblewrap_line(options_fd, _filter(0), program)
         os.execve(request["argv"][0], argv, request["env"])
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -362,15 +367,20 @@ def _network(port: int) -> socket.socket:
     return listener
 
 
-def _bubblewrap_line(argv: list) -> list:
+def _bubblewrap_line(options_fd: int, filter_fd: int, program: list) -> list:
     """The command line of bubblewrap with its options in a file: the line itself can be read inside the sandbox.
 
-    Adds a filter that bubblewrap loads just before the shell.
+    Bubblewrap loads the filter just before the shell.
     """
-    _, options, program = _parts(argv)
-    if os.uname().machine in SECCOMP_BY_MACHINE:
-        options += ["--seccomp", str(_memory_file("filter", filter_program(sockets=True), 0))]
-    return ["bwrap", "--args", str(_memory_file("options", _options(options), 0)), *program]
+    filtered = ["--seccomp", str(filter_fd)] if filter_fd >= 0 else []
+    return ["bwrap", *filtered, "--args", str(options_fd), *program]
+
+
+def _filter(flags: int) -> int:
+    """A descriptor of the filter on system calls; -1 where this kind of machine has none."""
+    if os.uname().machine not in SECCOMP_BY_MACHINE:
+        return -1
+    return _memory_file("filter", filter_program(sockets=True), flags)
 
 
 def _parts(argv: list) -> tuple[str, list, list]:
