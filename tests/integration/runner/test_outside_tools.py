@@ -220,22 +220,25 @@ async def test_a_queue_that_comes_back_is_asked_for_the_same_item(platform: Worl
     assert not result["is_error"] and not of(log, "session.error")
 
 
-EDIT = 'TOOL:edit:{"file_path": "a", "old_string": "a", "new_string": "b"}'
+async def _died_over(platform: World, queue: PlayedQueue, text: str) -> str:
+    """A session whose runner was killed while it waited for the item of a call."""
+    queue.play = never
+    session = await hosted_session(platform)
+    async with platform.runner_process(QUEUE_ADDRESS=address(platform)) as process:
+        await platform.say(session, text)
+        await await_until(lambda: bool(queue.asked), message="the item is asked for")
+        process.kill()
+        await process.wait()
+    return session
 
 
 async def test_what_a_worker_does_for_a_runner_that_dies_is_waited_for_by_the_next(
     platform: World, queue: PlayedQueue
 ) -> None:
-    queue.play = never
-    session = await hosted_session(platform)
-    async with platform.runner_process(QUEUE_ADDRESS=address(platform)) as process:
-        await platform.say(session, 'TOOL:bash:{"command": "echo x >> effects; echo done"}')
-        await await_until(lambda: bool(queue.asked), message="the item is asked for")
-        process.kill()
-        await process.wait()
-        queue.play = None
-        async with platform.runner(ScriptedModel([say("I see")]), queue_address=address(platform)):
-            log = await platform.until(session)
+    session = await _died_over(platform, queue, 'TOOL:bash:{"command": "echo x >> effects; echo done"}')
+    queue.play = None
+    async with platform.runner(ScriptedModel([say("I see")]), queue_address=address(platform)):
+        log = await platform.until(session)
     (result,) = of(log, "agent.tool_result")
     assert (text_of(result), result["is_error"]) == ("done", False)
     assert len({each.item_id for each in queue.asked}) == 1 < len(queue.asked)
@@ -246,15 +249,11 @@ async def test_what_a_worker_does_for_a_runner_that_dies_is_waited_for_by_the_ne
 async def test_what_two_runners_died_over_is_stopped_before_the_turn_can_end_without_anybody(
     platform: World, queue: PlayedQueue
 ) -> None:
-    queue.play = never
-    session = await hosted_session(platform)
-    for number in range(2):
-        async with platform.runner_process(QUEUE_ADDRESS=address(platform)) as process:
-            if not number:
-                await platform.say(session, 'TOOL:bash:{"command": "echo x >> effects"}')
-            await await_until(lambda number=number: len(queue.asked) > number, message="the item is asked for")
-            process.kill()
-            await process.wait()
+    session = await _died_over(platform, queue, 'TOOL:bash:{"command": "echo x >> effects"}')
+    async with platform.runner_process(QUEUE_ADDRESS=address(platform)) as process:
+        await await_until(lambda: len(queue.asked) > 1, message="the item is asked for again")
+        process.kill()
+        await process.wait()
     async with platform.runner(ScriptedModel([say("I see")]), queue_address=address(platform)):
         log = await platform.until(session)
         await await_until(lambda: bool(queue.stopped), message="the item is stopped")
@@ -266,16 +265,11 @@ async def test_what_two_runners_died_over_is_stopped_before_the_turn_can_end_wit
 async def test_an_edit_of_a_runner_that_dies_is_not_written_long_after_it_was_read(
     platform: World, queue: PlayedQueue
 ) -> None:
-    queue.play = never
-    session = await hosted_session(platform)
-    async with platform.runner_process(QUEUE_ADDRESS=address(platform)) as process:
-        await platform.say(session, EDIT)
-        await await_until(lambda: bool(queue.asked), message="the item is asked for")
-        process.kill()
-        await process.wait()
-        async with platform.runner(ScriptedModel([say("I see")]), queue_address=address(platform)):
-            log = await platform.until(session)
-            await await_until(lambda: bool(queue.stopped), message="the item is stopped")
+    edit = 'TOOL:edit:{"file_path": "a", "old_string": "a", "new_string": "b"}'
+    session = await _died_over(platform, queue, edit)
+    async with platform.runner(ScriptedModel([say("I see")]), queue_address=address(platform)):
+        log = await platform.until(session)
+        await await_until(lambda: bool(queue.stopped), message="the item is stopped")
     (result,) = of(log, "agent.tool_result")
     assert text_of(result).startswith("work_outcome_unknown")
     assert queue.kinds == ["read"] and queue.asked[0].item_id in queue.stopped[0].item_ids

@@ -91,7 +91,7 @@ class Places:
         return self.joins(call) and is_remembered(call.allowed_by or call.event_id)
 
     def give_up(self, calls: Iterable[Call]) -> None:
-        """An attempt before this one left these calls open: what waits for a worker still is not to begin any more."""
+        """Nobody waits for these calls any more: what is left of them to workers ends, or does not begin."""
         if self._outside is not None:
             wanted = [call for call in calls if not call.server_name and "allow" in (call.permission, call.decision)]
             self._outside.give_up([call.event_id for call in wanted])

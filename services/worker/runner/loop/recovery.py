@@ -30,8 +30,6 @@ OUTCOME_UNKNOWN = (
 NEVER_ANSWERED = "This call was given up: nobody answered it before its turn ended."
 INTERRUPTED = "Interrupted by the user. The call was stopped, or never began; it may have taken effect in part."
 NOT_BEGUN = "This call was not run: the platform stopped before it began."
-
-
 # The attempts of a turn that ask again for what was begun: the last one has still to stop it.
 _MOST_JOINING_ATTEMPTS = 2
 
